@@ -1,0 +1,84 @@
+"""The public scan: checks its inputs, brings them to the operator's form, and back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pararnn.errors import DTypeError, ShapeError
+from pararnn.scans.op import differentiable_scan
+from pararnn.scans.segments import check_offsets
+from pararnn.structures.base import Structure
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def scan(
+    transition: Structure,
+    bias: Tensor,
+    initial: Tensor | None = None,
+    *,
+    reverse: bool = False,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """All states of `h[t] = A[t] h[t-1] + b[t]`, shaped as `bias`.
+
+    Args:
+        transition: the maps `A`; each leaf starts with the dimensions `(*batch, time)` of `bias`, or ones that broadcast to them.
+        bias: the terms `b`, `(*batch, time, state)`.
+        initial: the state before the first step, `(*batch, state)`; zero if left out. For packed sequences `(segments, state)`.
+        reverse: walk from the last step to the first, `h[t] = A[t] h[t+1] + b[t]`.
+        cu_seqlens: `(segments + 1,)` integers, for `bias` `(1, time, state)` or `(time, state)` holding several sequences one after the other.
+        backend: a backend's name, or `"auto"`; `pararnn doctor` lists them.
+
+    Raises:
+        ShapeError: shapes that do not fit each other.
+        DTypeError: integer or mixed-kind inputs.
+        InputError: offsets out of order.
+        BackendError: the named backend cannot serve the request.
+    """
+    lead = bias.ndim - 1
+    _check(transition, bias, lead)
+    dtype = bias.dtype
+    for tensor in (*transition.leaves(), *(() if initial is None else (initial,))):
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    carry = torch.float32 if dtype in HALF else dtype
+    batch, length, size = bias.shape[:-2], bias.shape[-2], bias.shape[-1]
+    rows = batch.numel()
+    leaves = [leaf.expand(bias.shape[:-1] + leaf.shape[lead:]).reshape(rows, length, *leaf.shape[lead:]).to(carry) for leaf in transition.leaves()]
+    offsets = None
+    segments = 1
+    if cu_seqlens is not None:
+        if rows != 1:
+            raise ShapeError(f"packed sequences lie along one row, but bias has batch shape {tuple(batch)}; concatenate them along time")
+        # Their values are checked where they are read, inside the operator: a compiled graph cannot look at them here.
+        check_offsets(cu_seqlens)
+        segments = cu_seqlens.numel() - 1
+        offsets = cu_seqlens.to(torch.int64)
+    start = None if initial is None else _start(initial, batch, segments, size, packed=cu_seqlens is not None).to(carry)
+    maps = type(transition).from_leaves(*leaves)
+    states = differentiable_scan(maps, bias.reshape(rows, length, size).to(carry), start, offsets, reverse=reverse, backend=backend)
+    return states.reshape(bias.shape).to(dtype)
+
+
+def _check(transition: Structure, bias: Tensor, lead: int) -> None:
+    if bias.ndim < 2:
+        raise ShapeError(f"bias must be (*batch, time, state), got shape {tuple(bias.shape)}")
+    for tensor in (bias, *transition.leaves()):
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            raise DTypeError(f"scan works on real or complex floating point, got {tensor.dtype}; convert with .float() or .double()")
+    for leaf in transition.leaves():
+        fits = leaf.ndim >= lead and all(have in (1, want) for have, want in zip(leaf.shape[:lead], bias.shape[:-1], strict=True))
+        if not fits:
+            raise ShapeError(
+                f"a leaf of the {type(transition).__name__} maps has shape {tuple(leaf.shape)}; it must start with "
+                f"{tuple(bias.shape[:-1])}, the batch and time dimensions of bias {tuple(bias.shape)}"
+            )
+
+
+def _start(initial: Tensor, batch: torch.Size, segments: int, size: int, *, packed: bool) -> Tensor:
+    want = (segments, size) if packed else (*batch, size)
+    if tuple(initial.shape) != want:
+        raise ShapeError(f"the initial state has shape {tuple(initial.shape)}; it must be {want}, {'(segments, state)' if packed else '(*batch, state)'}")
+    return initial.reshape(1 if packed else batch.numel(), segments, size)

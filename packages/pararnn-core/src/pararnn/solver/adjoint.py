@@ -1,0 +1,132 @@
+"""Exact gradients of a solved trajectory, by one scan backwards in time.
+
+At the solution, `lam[t] = g[t] + J[t+1]^H lam[t+1]` is linear. So the step is evaluated once more, for all times at once and on the graph, at the
+states before each step taken as constants; its output passes through a node that is the identity forwards and the reverse scan backwards.
+Autograd carries `lam` from there to the drive and to every parameter that `step` touches, wherever it comes from: nothing is looked up by name.
+
+The Jacobians are taken when the states are: a weight that is edited before the backward pass is noticed by autograd as ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pararnn.errors import DifferentiationError
+from pararnn.scans.op import differentiable_scan, fold, initial_cotangent, reverse_scan, shift, structure_at, structure_path, unfold
+from pararnn.solver.problem import Problem
+from pararnn.solver.quasi import settle_costate
+from pararnn.structures.base import Structure
+
+
+def attach(problem: Problem, states: Tensor, *, scan_backend: str, derivatives: str) -> Tensor:
+    """`states` `(rows, time, state)` of a solved problem, differentiable by drive, initial state and parameters.
+
+    With `derivatives="twice"`, second derivatives are exact too: the step is evaluated at states that are already differentiable, and one Newton
+    correction, whose value is zero, carries their second-order part. Each further derivative raises `DifferentiationError`.
+    """
+    attached, value = _attach(problem, states.detach(), scan_backend)
+    if derivatives == "once":
+        return limit_derivatives(attached, value, problem.initial, order=1)
+    offsets = _offsets(problem, states)
+    previous = shift(attached, problem.initial, offsets, reverse=False)
+    again, jacobian = problem.linearize(previous, problem.drive)
+    correction = differentiable_scan(jacobian.detach(), again - attached, None, offsets, reverse=False, backend=scan_backend)
+    return limit_derivatives(attached + correction, value, problem.initial, order=2)
+
+
+def _attach(problem: Problem, states: Tensor, scan_backend: str) -> tuple[Tensor, Tensor]:
+    """The attached states, and the output of the steps, which depends on all that the states do but the initial state."""
+    offsets = _offsets(problem, states)
+    previous = shift(states, problem.initial.detach(), offsets, reverse=False)
+    value, jacobian = problem.linearize(previous, problem.drive)
+    jacobian = jacobian.detach()
+    if not problem.exact:
+        return settle_costate(problem, value, jacobian, offsets, previous, scan_backend), value
+    path = structure_path(type(jacobian))
+    result: Tensor = _Attach.apply(path, scan_backend, offsets, value, problem.initial, *jacobian.leaves())
+    return result, value
+
+
+def _offsets(problem: Problem, like: Tensor) -> Tensor | None:
+    return None if problem.offsets is None else torch.tensor(problem.offsets, device=like.device)
+
+
+class _Attach(torch.autograd.Function):
+    @staticmethod
+    def forward(path: str, backend: str, offsets: Tensor | None, value: Tensor, initial: Tensor, *leaves: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.path, ctx.backend, offsets, value, initial, *leaves = inputs
+        ctx.save_for_backward(offsets, value, initial, *leaves)
+        ctx.save_for_forward(offsets, value, initial, *leaves)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        offsets, _, initial, *leaves = ctx.saved_tensors
+        jacobian: Structure = structure_at(ctx.path).from_leaves(*leaves)
+        costate = reverse_scan(jacobian, grad, offsets, reverse=False, backend=ctx.backend)
+        start = initial_cotangent(jacobian, costate, initial, offsets, reverse=False) if ctx.needs_input_grad[4] else None
+        return None, None, None, costate, start, *(None for _ in leaves)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        value_tangent, initial_tangent = tangents[3:5]
+        offsets, value, _, *leaves = ctx.saved_tensors
+        jacobian = structure_at(ctx.path).from_leaves(*leaves)
+        term = torch.zeros_like(value) if value_tangent is None else value_tangent
+        return differentiable_scan(jacobian, term, initial_tangent, offsets, reverse=False, backend=ctx.backend)
+
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, path: str, backend: str, offsets: Tensor | None, *tensors: Tensor) -> tuple[Tensor, int]:
+        folded = (fold(tensor, dim, info.batch_size) for tensor, dim in zip(tensors, in_dims[3:], strict=True))
+        return unfold(_Attach.apply(path, backend, offsets, *folded), info.batch_size), 0
+
+
+def limit_derivatives(states: Tensor, *sources: Tensor, order: int) -> Tensor:
+    """`states`, which can be differentiated `order` times by what `sources` depend on; once more raises `DifferentiationError`."""
+    limited: Tensor = _Limit.apply(order, states, *sources)
+    return limited
+
+
+def _spend(order: int, derivative: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
+    """A derivative, which can be taken `order - 1` times more."""
+    if order == 0:
+        raise DifferentiationError(
+            "a derivative of a parallel solve was differentiated again, which would leave out how the states themselves move; "
+            "use NewtonConfig(derivatives='twice') for second derivatives, or solver='sequential' for any order"
+        )
+    # Whatever is differentiated again depends on a source, so a refusing node lies on the way of every such request.
+    return limit_derivatives(derivative, *sources, order=order - 1)
+
+
+class _Limit(torch.autograd.Function):
+    @staticmethod
+    def forward(order: int, states: Tensor, *sources: Tensor) -> Tensor:
+        return states.view_as(states)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.order, _, *sources = inputs
+        ctx.save_for_backward(*sources)
+        ctx.save_for_forward(*sources)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        sources = ctx.saved_tensors
+        passed = _spend(ctx.order, grad, sources) if torch.is_grad_enabled() or ctx.order == 0 else grad
+        return None, passed, *(None for _ in sources)
+
+    @staticmethod
+    def jvp(ctx: Any, _order: None, states: Tensor | None, *_sources: Any) -> Tensor | None:
+        return None if states is None else _spend(ctx.order, states, ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, order: int, states: Tensor, *sources: Tensor) -> tuple[Tensor, int | None]:
+        # The identity maps nothing; only its dependence on the sources counts.
+        return limit_derivatives(states, *sources, order=order), in_dims[1]

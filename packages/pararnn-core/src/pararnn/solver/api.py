@@ -1,0 +1,175 @@
+"""Solving a recurrence: the functions that users call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pararnn.cell import Drive, check_cell
+from pararnn.errors import BackendError, ShapeError
+from pararnn.scans.segments import as_offsets
+from pararnn.selection import Request, select
+from pararnn.solver import drive as drives
+from pararnn.solver.config import NewtonConfig
+from pararnn.solver.problem import Problem, analytic_form
+from pararnn.solver.result import SolveResult
+from pararnn.solver.torch_backend import walked
+from pararnn.structures.base import Structure
+
+DEFAULT = NewtonConfig()
+
+
+def solve(
+    step: Callable[[Tensor, Drive], Tensor],
+    structure: type[Structure],
+    drive: Drive,
+    initial: Tensor,
+    *,
+    config: NewtonConfig = DEFAULT,
+    cu_seqlens: Tensor | None = None,
+    guess: Tensor | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> SolveResult:
+    """Solve `h[t] = step(h[t-1], drive[t])` for all `t`, in parallel over time; differentiable by drive, initial state and what `step` closes over.
+
+    Args:
+        step: the recurrence, `(*lead, state)` and the drive of a step to `(*lead, state)`.
+        structure: the family that its Jacobians belong to, such as `Diagonal`.
+        drive: a tensor `(batch, time, ...)`, or a named tuple of such and of per-channel tensors with fewer dimensions.
+        initial: the state before the first step, `(batch, state)`, or `(segments, state)` for packed sequences.
+        cu_seqlens: `(segments + 1,)` cumulative lengths of sequences packed into one row.
+        guess: states `(batch, time, state)` to start from, such as those of the last training step; it changes the cost, not the answer.
+        bounds: a range that no state leaves.
+
+    Raises:
+        StructureError: the Jacobians of `step` are not of that structure.
+        ConvergenceError: `config.on_stall` is `"raise"`, and a sequence stalled.
+        InputError: the drive holds NaN or infinity, and the states do for that reason.
+    """
+    problem = make_problem(step, structure, drive, initial, cu_seqlens=cu_seqlens, guess=guess, bounds=bounds, cell=getattr(step, "__self__", step))
+    return run(problem, config)
+
+
+def newton_apply(
+    cell: Any,
+    x: Tensor,
+    config: NewtonConfig | None = None,
+    *,
+    h0: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    guess: Tensor | None = None,
+) -> Tensor:
+    """The states `(batch, time, state)` of `cell` over `x` `(batch, time, input)`, solved in parallel over time."""
+    config = DEFAULT if config is None else config
+    return run(cell_problem(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess), config).states
+
+
+def sequential_apply(cell: Any, x: Tensor, h0: Tensor | None = None, *, cu_seqlens: Tensor | None = None) -> Tensor:
+    """The states `(batch, time, state)` of `cell` over `x` `(batch, time, input)`, one step after the other at linear cost."""
+    return walk_problem(cell_problem(cell, x, DEFAULT, h0=h0, cu_seqlens=cu_seqlens)).states
+
+
+def walk_problem(problem: Problem) -> SolveResult:
+    """Walk `problem` step by step, whatever a planner would say."""
+    with without_autocast(problem.initial):
+        return walked(problem)
+
+
+def cell_problem(
+    cell: Any,
+    x: Tensor,
+    config: NewtonConfig,
+    *,
+    h0: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    guess: Tensor | None = None,
+) -> Problem:
+    """The problem that `cell` poses over `x` `(batch, time, input)`, with every optional member of the cell honoured."""
+    check_cell(cell)
+    if not isinstance(x, Tensor) or x.ndim != 3:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ShapeError(f"x must be a tensor (batch, time, input), got {found}")
+    drive = cell.drive(x)
+    segments = x.shape[0] if cu_seqlens is None else len(as_offsets(cu_seqlens, x.shape[1])) - 1
+    default = cell.initial_state(segments)
+    if torch.is_autocast_enabled(x.device.type):
+        drive = drives.map_leaves(lambda leaf: leaf.to(default.dtype), drive)
+    initial = default if h0 is None else h0.to(default.dtype)
+    if guess is None and hasattr(cell, "guess"):
+        guess = cell.guess(drive, initial)
+    return make_problem(
+        cell.step,
+        cell.structure,
+        drive,
+        initial,
+        cu_seqlens=cu_seqlens,
+        guess=guess,
+        bounds=getattr(cell, "state_bounds", None),
+        state_size=cell.state_size,
+        cell=cell,
+        analytic=analytic_form(cell, config.jacobian),
+        exact=getattr(cell, "exact_jacobian", True),
+        linear=getattr(cell, "is_linear", False),
+        budget=cell.newton_iters(x.shape[1]) if hasattr(cell, "newton_iters") else None,
+        solve_ops=tuple(getattr(cell, "solve_ops", ())),
+    )
+
+
+def make_problem(
+    step: Callable[[Tensor, Drive], Tensor],
+    structure: type[Structure],
+    drive: Drive,
+    initial: Tensor,
+    *,
+    cu_seqlens: Tensor | None = None,
+    guess: Tensor | None = None,
+    state_size: int | None = None,
+    **facts: Any,
+) -> Problem:
+    """A problem whose shapes fit.
+
+    Raises:
+        ShapeError: initial state, guess or offsets do not fit the drive.
+    """
+    batch, length = drives.batch_and_length(drive)
+    if cu_seqlens is not None and batch != 1:
+        raise ShapeError(f"packed sequences lie in one row, (1, time, ...), but the drive has batch {batch}; concatenate them along time")
+    offsets = None if cu_seqlens is None else as_offsets(cu_seqlens, length)
+    count = batch if offsets is None else len(offsets) - 1
+    size = initial.shape[-1] if state_size is None and initial.ndim else state_size
+    if tuple(initial.shape) != (count, size):
+        what = "batch" if offsets is None else "segments"
+        raise ShapeError(f"the initial state has shape {tuple(initial.shape)}; it must be ({what}, state) = ({count}, {size})")
+    if guess is not None and tuple(guess.shape) != (batch, length, size):
+        raise ShapeError(f"the guess has shape {tuple(guess.shape)}; it must be (batch, time, state) = ({batch}, {length}, {size})")
+    start = initial.unsqueeze(1 if offsets is None else 0)
+    return Problem(step=step, structure=structure, drive=drive, initial=start, offsets=offsets, guess=guess, **facts)
+
+
+def run(problem: Problem, config: NewtonConfig) -> SolveResult:
+    """Solve `problem` by the backend that `config` and the request select; kernels made for the very cell are asked first."""
+    facts: dict[str, Any] = {"rows": problem.rows, "time": problem.length, "state": problem.state_size}
+    options = {"structure": problem.structure.__name__, "packed": problem.offsets is not None, "cell": type(problem.cell).__qualname__}
+    refused: BackendError | None = None
+    for op in (*problem.solve_ops, "solve"):
+        request = Request.of(
+            op, device=problem.initial.device, dtype=problem.initial.dtype, needs_grad=torch.is_grad_enabled(), options=options, **facts
+        )
+        try:
+            selection = select(request, backend=config.backend)
+        except BackendError as error:
+            refused = error if refused is None else refused
+            continue
+        with without_autocast(problem.initial):
+            result: SolveResult = selection.implementation(problem, config)
+        return result
+    assert refused is not None
+    raise refused
+
+
+def without_autocast(like: Tensor) -> torch.autocast:
+    """Recurrences are solved in the dtype of their states: rounding each step to half precision would change the trajectory."""
+    return torch.autocast(like.device.type, enabled=False)

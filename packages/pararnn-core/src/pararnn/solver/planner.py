@@ -1,0 +1,218 @@
+"""How long intervals should be, and why: a small cost model of the machine at hand.
+
+Time goes into two things: each call of an operation costs a fixed amount, and each element it touches a little more. A walk pays the
+fixed part `T` times. Intervals of `L` steps pay it only `L` times a sweep, for several sweeps, over all `T / L` intervals at once. So few lanes and
+long sequences want intervals near the square root of `T`; many lanes want the walk, which touches each element once.
+The operations of the step are counted, not guessed: the step runs once, on one time step, under a counter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pararnn.scans.chunked import CALL, operation_cost
+from pararnn.solver import drive as drives
+from pararnn.solver.config import NewtonConfig
+from pararnn.solver.problem import Problem
+
+# A sequence this short is walked without further thought: thinking costs more.
+SHORT = 24
+# Sweeps with Jacobians that a typical solve needs, before the one that writes the states.
+SWEEPS = 2
+# Operations that cost several times an addition for each element.
+HEAVY = ("tanh", "sigmoid", "exp", "log", "softplus", "gelu", "silu", "sin", "cos", "pow", "sqrt", "erf", "div")
+HEAVY_WEIGHT = 4
+# Sweeps that an interval chosen by the user may take.
+FORCED_PATIENCE = 64
+# Parts of a parallel solve that do not depend on the interval: planning, guess, boundary scans, decisions on the host.
+SOLVE_OVERHEAD = 5e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The chosen interval and the estimates behind it.
+
+    Attributes:
+        interval: steps of an interval; `length` means the walk.
+        length: steps of the longest sequence.
+        lanes: channels that run side by side, `batch * state`.
+        walk: estimated seconds of the walk.
+        sweep: estimated seconds of one parallel sweep with Jacobians at this interval.
+        parallel: estimated seconds of a typical parallel solve at this interval.
+        patience: sweeps to allow before longer intervals are tried.
+        by_autograd: whether gradients of a walk are estimated to cost less by autograd through its steps than by the reverse scan.
+        reason: the choice in words.
+    """
+
+    interval: int
+    length: int
+    lanes: int
+    walk: float
+    sweep: float
+    parallel: float
+    patience: int
+    by_autograd: bool
+    reason: str
+
+    @property
+    def walks(self) -> bool:
+        """Whether the plan is to walk step by step."""
+        return self.interval >= self.length
+
+    def explain(self) -> str:
+        """The plan and its reason in one sentence."""
+        what = "walk" if self.walks else f"intervals of {self.interval} steps, {math.ceil(self.length / self.interval)} at once"
+        return f"Plan for {self.length} steps of {self.lanes} lanes: {what}, because {self.reason}."
+
+    def __str__(self) -> str:
+        return self.explain()
+
+
+def plan(problem: Problem, config: NewtonConfig) -> Plan:
+    """The interval that `config` asks for, or the one that the cost model finds cheapest."""
+    longest = problem.length
+    if problem.offsets is not None:
+        longest = max((end - start for start, end in zip(problem.offsets, problem.offsets[1:], strict=False)), default=0)
+    facts: dict[str, Any] = {"length": longest, "lanes": problem.rows * problem.state_size}
+    if problem.rows * longest == 0 or (config.interval == "auto" and longest <= SHORT):
+        reason = f"a sequence of at most {SHORT} steps is walked"
+        narrow = problem.structure.cost(problem.state_size)[1] <= 4 * problem.state_size
+        return Plan(interval=longest, walk=0.0, sweep=0.0, parallel=0.0, patience=0, by_autograd=not narrow, reason=reason, **facts)
+    costs = Costs.of(problem, longest)
+    walk = costs.walk()
+    facts |= {"by_autograd": costs.adjoint() > costs.backpropagation()}
+    if isinstance(config.interval, int):
+        interval = min(config.interval, longest)
+        estimates = {"walk": walk, "sweep": costs.sweep(interval), "parallel": costs.parallel(interval)}
+        return Plan(interval=interval, patience=FORCED_PATIENCE, reason=f"interval={config.interval} was asked for", **estimates, **facts)
+    parallel, best = min((costs.parallel(interval), interval) for interval in _candidates(longest))
+    sweep = costs.sweep(best)
+    verdict = f"a parallel solve with intervals of {best} steps is estimated at {parallel * 1e3:.1f} ms and the walk at {walk * 1e3:.1f} ms"
+    interval = best if parallel < walk or config.interval == "parallel" else longest
+    patience = max(3, min(FORCED_PATIENCE, int(walk / sweep)))
+    return Plan(interval=interval, walk=walk, sweep=sweep, parallel=parallel, patience=patience, reason=verdict, **facts)
+
+
+def _candidates(length: int) -> list[int]:
+    """Powers of two and the steps between them, below the length."""
+    sizes = {round(2 ** (half / 2)) for half in range(4, 2 * length.bit_length())}
+    return sorted(size for size in sizes if size < length) or [length]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Estimated seconds of the parts of a solve.
+
+    `step` and `linearize` are `(calls, weighted passes over the state)` of the two; `batched` says that Jacobians are taken for many steps in
+    one call, because `torch.func` takes them.
+    """
+
+    rows: int
+    state: int
+    length: int
+    total: int
+    timed: int
+    step: tuple[float, float]
+    linearize: tuple[float, float]
+    compose: int
+    apply: int
+    batched: bool
+
+    @staticmethod
+    def of(problem: Problem, longest: int) -> Costs:
+        """Count what one step of `problem` does."""
+        first = drives.map_timed(lambda leaf: leaf[:, :1], problem.drive)
+        state = problem.initial[:, :1]
+        rows, total = problem.rows, problem.length
+        if problem.offsets is not None:
+            rows = max(1, round(total / max(longest, 1)))
+        with torch.no_grad():
+            step = _count(lambda: problem.step(state, first), state)
+            linearize = _count(lambda: problem.linearize(state, first), state)
+        timed = sum(math.prod(leaf.shape[2:]) for leaf in drives.leaves(problem.drive) if drives.is_timed(leaf))
+        return Costs(
+            rows=rows,
+            state=problem.state_size,
+            length=longest,
+            total=total * problem.rows,
+            timed=timed,
+            step=step,
+            linearize=linearize,
+            compose=problem.structure.cost(problem.state_size)[0],
+            apply=problem.structure.cost(problem.state_size)[1],
+            batched=problem.analytic is None,
+        )
+
+    def walk(self) -> float:
+        """Every step one after the other."""
+        return self.length * (_seconds(self.step, self.rows * self.state) + CALL) + self._copy(self.state)
+
+    def sweep(self, interval: int) -> float:
+        """All intervals at once, with the products of their Jacobians."""
+        lanes = self.rows * math.ceil(self.length / interval)
+        product = operation_cost(lanes * self.compose)
+        if not self.batched:
+            return interval * (_seconds(self.linearize, lanes * self.state) + product + CALL)
+        jacobians = self.linearize[0] * CALL + operation_cost(round(self.total * self.state * self.linearize[1]))
+        return interval * (_seconds(self.step, lanes * self.state) + product + 2 * CALL) + jacobians
+
+    def record(self, interval: int) -> float:
+        """All intervals at once, writing the states."""
+        lanes = self.rows * math.ceil(self.length / interval)
+        return interval * (_seconds(self.step, lanes * self.state) + CALL) + 2 * self._copy(self.state)
+
+    def parallel(self, interval: int) -> float:
+        """A typical solve: cut the drive, sweep, correct the boundaries, write the states."""
+        count = math.ceil(self.length / interval)
+        boundary = (SWEEPS + 1) * min(count, 6 * math.sqrt(count) + 20) * 2 * CALL
+        return SOLVE_OVERHEAD + self._copy(self.timed) + SWEEPS * self.sweep(interval) + self.record(interval) + boundary
+
+    def adjoint(self) -> float:
+        """Gradients by the reverse scan: all Jacobians at once, and a walk over them."""
+        elements = self.total * self.state
+        jacobians = self.linearize[0] * CALL + operation_cost(round(elements * self.linearize[1]))
+        return jacobians + 3 * operation_cost(self.total * self.apply) + self.length * operation_cost(self.rows * self.apply)
+
+    def backpropagation(self) -> float:
+        """Gradients by autograd through a walk: the graph of every step, built and run backwards."""
+        return 4 * self.walk()
+
+    def _copy(self, channels: int) -> float:
+        return operation_cost(self.total * channels)
+
+
+def _seconds(work: tuple[float, float], elements: int) -> float:
+    calls, passes = work
+    return (calls - 1) * CALL + operation_cost(round(elements * passes))
+
+
+class _Counter(TorchDispatchMode):
+    """Counts operations and the elements that they compute or multiply, heavy ones several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.elements = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if isinstance(result, Tensor) and not func.is_view:
+            weight = HEAVY_WEIGHT if name.startswith(HEAVY) else 1
+            if name in ("mm", "addmm", "bmm", "baddbmm", "matmul"):
+                weight = next(arg.shape[-2] for arg in reversed(args) if isinstance(arg, Tensor)) if args else 1
+            self.calls += 1
+            self.elements += weight * result.numel()
+        return result
+
+
+def _count(call: Any, state: Tensor) -> tuple[float, float]:
+    counter = _Counter()
+    with counter:
+        call()
+    return max(1, counter.calls), max(1.0, counter.elements / max(1, state.numel()))

@@ -1,0 +1,95 @@
+"""Multiple shooting: unknown states only at the ends of intervals, found by Newton's method with a scan over the intervals.
+
+With entry states `s[c]`, interval `c` ends at `phi_c(s[c])` with derivative `P_c`, the product of the step Jacobians on the way. One
+iteration walks all intervals at once, then solves `d[c+1] = P_c d[c] + (phi_c(s[c]) - s[c+1])`, `d[0] = 0`, by a scan, and corrects `s += d`.
+Intervals of one step are ParaRNN's algorithm 1; one interval is the walk.
+
+What holds for every cell:
+
+- A sequence counts as solved when its own update is below the tolerance, never because its residual is: a long memory hides large errors behind
+  small residuals. The update is measured on the very states that are returned.
+- After `k` iterations the first `k` intervals are exact to the bit, so the iteration ends. A sequence whose update stops shrinking goes on with
+  longer intervals from the prefix that is settled, in the end with one: the walk. So the answer is the sequential one, for a chaotic cell too.
+- What one sequence of a batch does depends on its own numbers alone, to the bit.
+
+Sources: Danieli et al. (2025), arXiv 2510.21450, algorithm 1 and appendix A; Bock and Plitt (1984), the multiple shooting method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pararnn.errors import ConvergenceError
+from pararnn.solver.config import NewtonConfig
+from pararnn.solver.iteration import Iteration
+from pararnn.solver.lanes import any_true, smallest
+from pararnn.solver.partition import Partition
+from pararnn.solver.planner import Plan
+from pararnn.solver.problem import Problem
+from pararnn.solver.sweep import ends_and_states
+
+# Intervals grow by this factor when a sequence stalls, while all sweeps so far are estimated at less than this share of the walk.
+GROWTH, AFFORDABLE = 4, 0.5
+
+
+@dataclass
+class Record:
+    """What happened, gathered along the way."""
+
+    updates: list[float] = field(default_factory=list)
+    walked: int = 0
+    repaired: bool = False
+
+
+def trajectory(problem: Problem, plan: Plan, config: NewtonConfig) -> tuple[Tensor, Tensor, Record]:
+    """States `(rows, time, state)`, which sequences `(rows, segments)` the first iteration itself solved, and the record.
+
+    The states are cut from the autograd graph.
+
+    Raises:
+        ConvergenceError: a sequence stalled and `config.on_stall` is `"raise"`.
+    """
+    record = Record()
+    with torch.no_grad():
+        states, solved = _solve(problem.detach(), plan.interval, plan, config, record)
+    return states, solved, record
+
+
+def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, record: Record) -> tuple[Tensor, Tensor]:
+    partition = Partition.of(problem.length, interval, problem.offsets, problem.initial.device)
+    if interval >= plan.length:
+        return _walk(problem, partition, record), torch.ones_like(problem.initial[..., 0], dtype=torch.bool)
+    iteration = Iteration(problem, partition, config, patience=plan.patience)
+    states = iteration.run()
+    record.updates.extend(iteration.updates)
+    solved = iteration.solved
+    if not any_true(~solved):
+        return states, solved
+    if config.on_stall == "raise":
+        raise ConvergenceError(
+            f"the parallel solve stalled after {len(record.updates)} iterations with intervals of {interval} steps; the largest update was "
+            f"{record.updates[-1]:.1e}; allow the walk with NewtonConfig(on_stall='walk'), try a larger interval, or give the cell state_bounds",
+            updates=tuple(record.updates),
+            plan=plan,
+        )
+    record.repaired = True
+    # Every stalled sequence is settled up to here; what follows is solved again from there, and the solved ones keep what they have.
+    start = 0 if problem.offsets is not None else interval * int(smallest(torch.where(solved, partition.count, iteration.settled)))
+    rest = problem.after(start, states) if start else replace(problem, guess=states)
+    left = replace(plan, length=plan.length - start)
+    affordable = len(record.updates) * plan.sweep < AFFORDABLE * plan.walk and interval * GROWTH * 2 <= left.length
+    again, _ = _solve(rest, interval * GROWTH if affordable else left.length, left, config, record)
+    keep = solved.unsqueeze(-1) if problem.offsets is None else problem.along_time(solved).unsqueeze(-1)
+    return torch.cat((states[:, :start], torch.where(keep, states[:, start:], again)), dim=1), solved
+
+
+def _walk(problem: Problem, partition: Partition, record: Record) -> Tensor:
+    record.walked += partition.interval
+    if partition.count == 0:
+        return problem.initial.new_zeros(problem.rows, problem.length, problem.state_size)
+    empty = problem.initial.new_zeros(problem.rows, partition.count, problem.state_size)
+    _, states = ends_and_states(problem, partition.cut(problem.drive), partition.shift(empty, problem.initial))
+    return partition.join(states)

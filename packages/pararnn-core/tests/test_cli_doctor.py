@@ -1,0 +1,155 @@
+import json
+import os
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from pararnn import findings
+from pararnn.cli import main
+from pararnn.errors import PluginWarning
+from pararnn.findings import Outcome
+from pararnn.probing import probe
+from pararnn.registry import Registry, using
+
+PROBES = """
+import os, signal, sys, time
+def good(): print("compiling"); return None
+def missing(): return ("no gpu here", "no nvcc either")
+def wants(): import no_such_library
+def fails(): raise ValueError("wrong numbers")
+def leaves(): sys.exit("giving up")
+def dies(): os.kill(os.getpid(), signal.SIGSEGV)
+def vanishes(): os._exit(0)
+def aborts_at_exit():
+    import atexit
+    atexit.register(os.abort)
+def sleeps(): time.sleep(60)
+def reasons(request): return ()
+"""
+
+
+@pytest.fixture
+def trial(tmp_path, monkeypatch, backend):
+    """A backend whose probe is a function of PROBES, importable in child processes and here."""
+    (tmp_path / "fake_probes.py").write_text(PROBES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda name, **fields: backend(name, probe=f"fake_probes:{name}", reasons="fake_probes:reasons", **fields)
+    sys.modules.pop("fake_probes", None)
+
+
+def registry_of(candidate, *backends):
+    return Registry.of([candidate(pararnn_register_backends=list(backends))], environ={})
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "detail"),
+    [
+        ("good", "ok", ""),
+        ("missing", "unavailable", "no gpu here; no nvcc either"),
+        ("wants", "unavailable", "No module named 'no_such_library'"),
+        ("fails", "failed", "ValueError: wrong numbers"),
+        ("leaves", "failed", "SystemExit: giving up"),
+        ("absent", "failed", "absent"),
+        ("dies", "crashed", "signal 11, SIGSEGV (Fatal Python error: Segmentation fault)"),
+        ("vanishes", "crashed", "exit status 0 without an answer"),
+        ("aborts_at_exit", "crashed", "SIGABRT"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_probe_ends_as(candidate, trial, name, outcome, detail):
+    finding = probe(registry_of(candidate, trial(name)).backends("toy/op")[name], timeout=60)
+    assert finding.outcome is Outcome(outcome)
+    assert detail in finding.detail
+
+
+def test_a_probe_in_a_module_that_does_not_exist_is_a_failure_of_the_plugin(candidate, backend):
+    finding = probe(registry_of(candidate, backend(probe="no_such_package.probes:probe")).backends("toy/op")["fast"], timeout=60)
+    assert finding.outcome is Outcome.FAILED
+
+
+def test_a_probe_that_takes_too_long_is_stopped(candidate, trial):
+    finding = probe(registry_of(candidate, trial("sleeps")).backends("toy/op")["sleeps"], timeout=0.5)
+    assert finding.outcome is Outcome.FAILED
+    assert "0.5 s" in finding.detail
+    assert finding.seconds < 30
+
+
+def doctor(registry, *arguments):
+    with using(registry):
+        return CliRunner().invoke(main, ["doctor", *arguments])
+
+
+def test_doctor_on_a_healthy_machine_ends_with_status_0(candidate, trial):
+    result = doctor(registry_of(candidate, trial("good"), trial("missing", priority=3)), "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["healthy"]
+    assert {one["backend"]: one["outcome"] for one in document["backends"]} == {"good": "ok", "missing": "unavailable"}
+    assert document["selection"][0]["chosen"] == "missing"
+    assert document["environment"]["python"].startswith(f"{sys.version_info.major}.")
+    assert result.stderr == ""
+
+
+def test_a_backend_that_crashes_is_recorded_avoided_and_status_1(candidate, trial):
+    registry = registry_of(candidate, trial("good"), trial("dies", priority=9))
+    result = doctor(registry, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert not document["healthy"]
+    assert document["selection"][0]["chosen"] == "good"
+    assert "SIGSEGV" in document["selection"][0]["candidates"][0]["reasons"][0]
+    assert findings.crash_of(registry.backends("toy/op")["dies"]).startswith("signal 11")
+
+
+def test_a_quick_run_tries_nothing_and_shows_the_last_outcomes(candidate, trial, monkeypatch):
+    registry = registry_of(candidate, trial("good"), trial("sleeps"))
+    entry = registry.backends("toy/op")["good"]
+    findings.write({findings.key(entry): findings.Finding(outcome=Outcome.OK, seconds=2.5)})
+    monkeypatch.setattr("pararnn.cli.doctor.probe", lambda *_, **__: pytest.fail("tried"))
+    document = json.loads(doctor(registry, "--quick", "--json").stdout)
+    assert [one["outcome"] for one in document["backends"]] == ["ok", "not tried"]
+
+
+def test_operations_that_share_a_probe_share_its_child_process(candidate, trial, monkeypatch):
+    tried = []
+
+    def record(entry, *, timeout):
+        tried.append(entry)
+        return findings.Finding(outcome=Outcome.OK)
+
+    monkeypatch.setattr("pararnn.cli.doctor.probe", record)
+    document = json.loads(doctor(registry_of(candidate, trial("good", op="a"), trial("good", op="b")), "--json").stdout)
+    assert len(tried) == 1
+    assert [one["outcome"] for one in document["backends"]] == ["ok", "ok"]
+
+
+def test_a_broken_plugin_ends_with_status_1(candidate):
+    with pytest.warns(PluginWarning):
+        registry = Registry.of([candidate(pararnn_register_cells=lambda: 1 / 0)], environ={})
+    result = doctor(registry, "--quick")
+    assert result.exit_code == 1
+    assert "1 broken plugin(s)" in result.stdout
+
+
+def test_a_rival_for_the_import_name_is_reported(candidate, monkeypatch):
+    monkeypatch.setattr("pararnn.cli.doctor.import_name_rivals", lambda: ("pararnn-torch",))
+    result = doctor(registry_of(candidate), "--quick")
+    assert "pip uninstall pararnn-torch" in result.stdout.replace("\n", " ")
+    assert json.loads(doctor(registry_of(candidate), "--quick", "--json").stdout)["import_name_rivals"] == ["pararnn-torch"]
+
+
+def test_the_tables_show_environment_plugins_outcomes_and_choices(candidate, trial):
+    result = doctor(registry_of(candidate, trial("good")))
+    assert result.exit_code == 0
+    for text in ("Environment", "python", "Plugins", "toy-cells", "Backends", "good", "auto takes"):
+        assert text in result.stdout
+
+
+def test_outcomes_that_cannot_be_kept_are_an_error_with_a_remedy(candidate, trial, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    result = doctor(registry_of(candidate, trial("good")))
+    assert result.exit_code == 1
+    assert "XDG_CACHE_HOME" in result.stderr
