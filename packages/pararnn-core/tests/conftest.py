@@ -2,12 +2,16 @@
 
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from pararnn.distributions import Candidate
 from pararnn.hookspecs import hookimpl
 from pararnn.specs import BackendSpec, CellSpec
+
+# Under importlib mode test modules cannot import their neighbours; this makes `toy_cells` importable.
+sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

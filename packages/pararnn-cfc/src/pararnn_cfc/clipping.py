@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pararnn.transforms import refuse_nested_jvp
+
 
 def clip(weight: Tensor, bound: float) -> Tensor:
     """`weight` limited to `[-bound, bound]`, so that a weight outside can still be trained.
@@ -14,7 +16,9 @@ def clip(weight: Tensor, bound: float) -> Tensor:
     The derivative of a plain clamp is zero outside, so a weight that an optimiser once pushed over the bound would never move again.
     Here a gradient passes outside too where a descent step along it leads towards the bound: the projected gradient.
     """
-    clipped: Tensor = _Clip.apply(weight, bound)
+    # The compiler refuses functions with a forward-mode rule, and needs none.
+    kind = _Clip if torch.compiler.is_compiling() else _ClipWithForwardMode
+    clipped: Tensor = kind.apply(weight, bound)
     return clipped
 
 
@@ -36,7 +40,10 @@ class _Clip(torch.autograd.Function):
         (weight,) = ctx.saved_tensors
         return torch.where((weight.abs() <= ctx.bound) | (grad * weight > 0), grad, 0), None
 
+
+class _ClipWithForwardMode(_Clip):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        refuse_nested_jvp()
         (weight,) = ctx.saved_tensors
         return torch.where(weight.abs() <= ctx.bound, tangent, 0)

@@ -59,16 +59,13 @@ class LSTMGates(nn.Module):
 
     def linearize(self, state: Tensor, memory: Tensor, gates: Tensor) -> tuple[tuple[Tensor, Tensor], LSTMDerivatives]:
         """`advance` and its derivatives, for a `recurrent_map` that is a plain Linear layer."""
-        results, pull_back = torch.func.vjp(remember, memory, *(gates + self.recurrent_map(state)).chunk(4, dim=-1))[:2]
-        # Unit `i` of both results sees unit `i` of memory and gates alone, so one pull-back of ones a result holds all its derivatives.
-        one, zero = torch.ones_like(memory), torch.zeros_like(memory)
-        by_memory, by_state = [], []
-        for cotangents in ((one, zero), (zero, one)):
-            slope, *slopes = pull_back(cotangents)
-            products = [slope.unsqueeze(-1) * weight for slope, weight in zip(slopes, self.recurrent_map.weight.chunk(4), strict=True)]
-            by_memory.append(slope)
-            by_state.append(functools.reduce(torch.add, products))
-        return results, LSTMDerivatives(*by_state, *by_memory)
+        preactivations = (gates + self.recurrent_map(state)).chunk(4, dim=-1)
+        (shown, kept), by_memory, slopes = remember_with_slopes(memory, *preactivations)
+        weights = self.recurrent_map.weight.chunk(4)
+        by_state = [
+            functools.reduce(torch.add, (slope.unsqueeze(-1) * weight for slope, weight in zip(of_result, weights, strict=True))) for of_result in slopes
+        ]
+        return (shown, kept), LSTMDerivatives(*by_state, *by_memory)
 
 
 class LSTMDerivatives(NamedTuple):
@@ -84,6 +81,19 @@ def remember(memory: Tensor, candidate: Tensor, admit: Tensor, keep: Tensor, sho
     """What an LSTM shows and the new memory; the constant in the forget gate lets it start half open."""
     memory = memory * torch.sigmoid(keep + 1.0) + torch.tanh(candidate) * torch.sigmoid(admit)
     return torch.tanh(memory) * torch.sigmoid(show), memory
+
+
+def remember_with_slopes(
+    memory: Tensor, candidate: Tensor, admit: Tensor, keep: Tensor, show: Tensor
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    """`remember`, the derivatives of both results by the memory, and of both by the four gates; unit `i` sees unit `i` alone."""
+    proposed, opened, held, visible = torch.tanh(candidate), torch.sigmoid(admit), torch.sigmoid(keep + 1.0), torch.sigmoid(show)
+    kept = memory * held + proposed * opened
+    level = torch.tanh(kept)
+    by_gates = ((1.0 - proposed.square()) * opened, proposed * opened * (1.0 - opened), memory * held * (1.0 - held), torch.zeros_like(kept))
+    through = visible * (1.0 - level.square())
+    shown_by_gates = (*(through * slope for slope in by_gates[:3]), level * visible * (1.0 - visible))
+    return (level * visible, kept), (through * held, held), (shown_by_gates, by_gates)
 
 
 class MixedMemoryCell(nn.Module):

@@ -201,11 +201,20 @@ class CfCCell(nn.Module):
 
     def _mix_rows(self, elapsed: Tensor, heads: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The mixed heads, and their derivative by what `weights` act on."""
-        mixed, pull_back = torch.func.vjp(functools.partial(self._mix, elapsed), *heads)[:2]
-        # Unit `i` of the mix sees unit `i` of each head alone, so one pull-back of ones holds all its derivatives.
-        slopes = pull_back(torch.ones_like(mixed))
-        products = [slope.unsqueeze(-1) * weight for slope, weight in zip(slopes, weights, strict=True)]
-        return mixed, functools.reduce(torch.add, products)
+        products = [slope.unsqueeze(-1) * weight for slope, weight in zip(self._mix_slopes(elapsed, *heads), weights, strict=True)]
+        return self._mix(elapsed, *heads), functools.reduce(torch.add, products)
+
+    def _mix_slopes(self, elapsed: Tensor, *heads: Tensor) -> tuple[Tensor, ...]:
+        """The derivative of `_mix` by each head; unit `i` of the mix sees unit `i` of each head alone."""
+        if self.mode == "pure":
+            (rate,) = heads
+            decayed = torch.exp(-elapsed * (self.w_tau[0].abs() + rate.abs()))
+            return (self.A[0] * decayed * (elapsed * rate.abs() - 1.0),)
+        early, late = torch.tanh(heads[0]), torch.tanh(heads[1])
+        gate = torch.sigmoid(heads[2] * elapsed + heads[3])
+        by_gate = (late if self.mode == "no_gate" else late - early) * gate * (1.0 - gate)
+        by_early = 1.0 - early.square()
+        return by_early if self.mode == "no_gate" else by_early * (1.0 - gate), (1.0 - late.square()) * gate, by_gate * elapsed, by_gate
 
     def extra_repr(self) -> str:
         return f"input_size={self.input_size}, units={self.state_size}, mode={self.mode!r}"

@@ -121,7 +121,9 @@ class ParaCfC(nn.Module):
             InputError: a time gap is NaN or negative.
         """
         features, elapsed = self._split(x)
-        rate, candidate = self.W_x(features).to(self._state_dtype).split(self.d_h, dim=-1)
+        projected = self.W_x(features).to(self._state_dtype).unflatten(-1, (2, self.d_h))
+        # Each half contiguous: every later operation runs over them, and rows of few channels would be slow.
+        rate, candidate = projected.movedim(-2, 0).contiguous().unbind(0)
         return self._drive(rate, candidate, checked(elapsed.to(self._state_dtype)))
 
     def project_wx(self, x: Tensor) -> Tensor:
@@ -143,11 +145,12 @@ class ParaCfC(nn.Module):
         """
         candidate = torch.tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
         decay = self._decay(state, drive)
-        slope = torch.addcmul(drive.recurrent, drive.recurrent * candidate, candidate, value=-1)
-        jacobian = torch.lerp(slope, torch.ones((), dtype=slope.dtype, device=slope.device), decay)
-        if isinstance(drive, StateDrive):
-            by_state = decay * drive.elapsed * torch.sigmoid(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * drive.rate_recurrent
-            jacobian = torch.addcmul(jacobian, by_state, state - candidate, value=-1)
+        with torch.no_grad():
+            slope = torch.addcmul(drive.recurrent, drive.recurrent * candidate, candidate, value=-1)
+            jacobian = torch.lerp(slope, torch.ones((), dtype=slope.dtype, device=slope.device), decay)
+            if isinstance(drive, StateDrive):
+                sensitivity = torch.sigmoid(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * drive.rate_recurrent
+                jacobian = torch.addcmul(jacobian, decay * drive.elapsed * sensitivity, state - candidate, value=-1)
         return torch.lerp(candidate, state, decay), Diagonal(jacobian)
 
     def readout(self, states: Tensor) -> Tensor:
@@ -186,7 +189,7 @@ class ParaCfC(nn.Module):
         recurrent = self._limited(self.u)
         if self.gate_mix == "diag_h":
             return StateDrive(rate, candidate, elapsed, recurrent, self._limited(self.v))
-        return InputDrive(torch.exp(-functional.softplus(rate) * elapsed), candidate, recurrent)
+        return InputDrive(torch.exp(functional.softplus(rate) * -elapsed), candidate, recurrent)
 
     def _as_drive(self, drive: CfCDrive | Tensor | None, wx: Tensor | None) -> CfCDrive:
         if wx is not None:
@@ -198,7 +201,7 @@ class ParaCfC(nn.Module):
     def _decay(self, state: Tensor, drive: CfCDrive) -> Tensor:
         if isinstance(drive, InputDrive):
             return drive.decay
-        return torch.exp(-functional.softplus(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * drive.elapsed)
+        return torch.exp(functional.softplus(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * -drive.elapsed)
 
     def _limited(self, weight: Tensor) -> Tensor:
         limited = weight if self.max_recurrent_norm is None else clip(weight, self.max_recurrent_norm)

@@ -10,8 +10,9 @@ a leaf with fewer (a per-channel weight `(state,)`) is the same at every step.
 Optional members, each used when present:
 
 - `jacobian(state, drive) -> Structure`: the analytic derivative of `step` by the state.
-- `linearize(state, drive) -> (next_state, Structure)`: both at once, where they share work. Either is ignored when a subclass
-  overrides `step` without it. Without either, the structure takes the derivative by `torch.func`.
+- `linearize(state, drive) -> (next_state, Structure)`: both at once, where they share work. The solver takes the Jacobian as a constant also
+  where gradients are on, so it may be computed under `torch.no_grad()`. Either formula is ignored when a subclass overrides `step` without
+  it. Without either, the structure takes the derivative by `torch.func`.
 - `exact_jacobian = False`: the structure is coarser than the true Jacobian (quasi-Newton); gradients then iterate to be exact.
 - `is_linear = True`: `step` is affine in the state; one scan, no iteration.
 - `state_bounds`: `(low, high)`, a range that no state leaves once inside; iterates are projected onto it.
@@ -23,6 +24,7 @@ Optional members, each used when present:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -32,6 +34,8 @@ from pararnn.errors import CellError
 from pararnn.structures.base import Structure
 
 Drive: TypeAlias = Any
+Step: TypeAlias = Callable[[Tensor, Drive], Tensor]
+Linearize: TypeAlias = Callable[[Tensor, Drive], tuple[Tensor, Structure]]
 
 
 @runtime_checkable

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pararnn.errors import DTypeError, ShapeError
+from pararnn.errors import DTypeError, InputError, ShapeError
 from pararnn.scans.op import differentiable_scan
 from pararnn.scans.segments import check_offsets
 from pararnn.structures.base import Structure
 
 HALF = (torch.float16, torch.bfloat16)
+DTYPES = (*HALF, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def scan(
@@ -34,12 +35,12 @@ def scan(
 
     Raises:
         ShapeError: shapes that do not fit each other.
-        DTypeError: integer or mixed-kind inputs.
-        InputError: offsets out of order.
+        DTypeError: something else than a structure and tensors of floating point, real or complex.
+        InputError: offsets out of order; inputs on different devices.
         BackendError: the named backend cannot serve the request.
     """
+    _check(transition, bias, initial)
     lead = bias.ndim - 1
-    _check(transition, bias, lead)
     dtype = bias.dtype
     for tensor in (*transition.leaves(), *(() if initial is None else (initial,))):
         dtype = torch.promote_types(dtype, tensor.dtype)
@@ -54,6 +55,8 @@ def scan(
             raise ShapeError(f"packed sequences lie along one row, but bias has batch shape {tuple(batch)}; concatenate them along time")
         # Their values are checked where they are read, inside the operator: a compiled graph cannot look at them here.
         check_offsets(cu_seqlens)
+        if cu_seqlens.device.type not in ("cpu", bias.device.type):
+            raise InputError(f"cu_seqlens is on {cu_seqlens.device}, but bias on {bias.device}; move cu_seqlens there or to the CPU")
         segments = cu_seqlens.numel() - 1
         offsets = cu_seqlens.to(torch.int64)
     start = None if initial is None else _start(initial, batch, segments, size, packed=cu_seqlens is not None).to(carry)
@@ -62,12 +65,22 @@ def scan(
     return states.reshape(bias.shape).to(dtype)
 
 
-def _check(transition: Structure, bias: Tensor, lead: int) -> None:
+def _check(transition: Structure, bias: Tensor, initial: Tensor | None) -> None:
+    if not isinstance(transition, Structure):
+        raise DTypeError(f"the maps must be a Structure, got {type(transition).__name__}; wrap the tensor, as in scan(Diagonal(decay), bias)")
+    for tensor in (bias, *transition.leaves(), *(() if initial is None else (initial,))):
+        if not isinstance(tensor, Tensor):
+            raise DTypeError(f"scan works on tensors, got {type(tensor).__name__}; convert with torch.as_tensor")
+        if tensor.dtype not in DTYPES:
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise DTypeError(f"scan works in {names}, got {tensor.dtype}; convert with .float() or .double()")
+        if tensor.device != bias.device:
+            raise InputError(
+                f"bias is on {bias.device}, but another input on {tensor.device}; move them to one device with .to({str(bias.device)!r})"
+            )
     if bias.ndim < 2:
         raise ShapeError(f"bias must be (*batch, time, state), got shape {tuple(bias.shape)}")
-    for tensor in (bias, *transition.leaves()):
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            raise DTypeError(f"scan works on real or complex floating point, got {tensor.dtype}; convert with .float() or .double()")
+    lead = bias.ndim - 1
     for leaf in transition.leaves():
         fits = leaf.ndim >= lead and all(have in (1, want) for have, want in zip(leaf.shape[:lead], bias.shape[:-1], strict=True))
         if not fits:
@@ -80,5 +93,7 @@ def _check(transition: Structure, bias: Tensor, lead: int) -> None:
 def _start(initial: Tensor, batch: torch.Size, segments: int, size: int, *, packed: bool) -> Tensor:
     want = (segments, size) if packed else (*batch, size)
     if tuple(initial.shape) != want:
-        raise ShapeError(f"the initial state has shape {tuple(initial.shape)}; it must be {want}, {'(segments, state)' if packed else '(*batch, state)'}")
+        raise ShapeError(
+            f"the initial state has shape {tuple(initial.shape)}; it must be {want}, {'(segments, state)' if packed else '(*batch, state)'}"
+        )
     return initial.reshape(1 if packed else batch.numel(), segments, size)

@@ -21,7 +21,7 @@ from pararnn.structures.base import Structure
 
 # Cost of one torch operation on a CPU, in seconds: a fixed part, and a part for each element, which several threads share
 # from GRAIN elements a thread. Measured on two cores of a server; only their ratio matters here.
-CALL, ELEMENT, GRAIN = 3.5e-6, 0.4e-9, 32768
+CALL, ELEMENT, GRAIN = 2.6e-6, 0.35e-9, 32768
 SHORT = 8
 
 

@@ -7,52 +7,82 @@ other way with adjoint maps, which gives every higher derivative; its vmap rule 
 from __future__ import annotations
 
 import functools
-import pkgutil
+import importlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pararnn.registry import installed
+from pararnn.errors import StructureError
+from pararnn.transforms import inside_transform, refuse_nested_jvp
+from pararnn.registry import Registry, installed
+from pararnn.scans.fit import check_fit
 from pararnn.scans.segments import Offsets, as_offsets
 from pararnn.selection import Request, select
 from pararnn.structures.base import Structure
 
 
 def structure_path(structure: type[Structure]) -> str:
-    """The import path by which the operator finds `structure` again."""
+    """The import path by which the operator finds `structure` again.
+
+    Raises:
+        StructureError: the class is defined inside a function, where nothing can import it.
+    """
+    if "<locals>" in structure.__qualname__:
+        raise StructureError(
+            f"the structure {structure.__qualname__} of {structure.__module__} is defined inside a function, but the operator finds "
+            "structures by import path; define the class at the top level of its module"
+        )
     return f"{structure.__module__}:{structure.__qualname__}"
 
 
-@functools.cache
 def structure_at(path: str) -> type[Structure]:
-    """The structure class behind an import path."""
-    structure: type[Structure] = pkgutil.resolve_name(path)
+    """The structure class behind an import path; looked up each time, because a notebook may define it anew under the same path."""
+    module, _, name = path.partition(":")
+    structure: type[Structure] = functools.reduce(getattr, name.split("."), sys.modules.get(module) or importlib.import_module(module))  # type: ignore[arg-type,assignment]
     return structure
 
 
 @functools.cache
-def _op_of(path: str) -> str:
+def _op_of(structure: type[Structure], registry: Registry) -> str:
     """The operation that scans this structure, or a base of it; `scan/generic` where none has one of its own."""
-    targets = {entry.spec.target: name for name, entry in installed().structures.items()}
-    known = (targets.get(structure_path(base)) for base in structure_at(path).__mro__)
+    targets = {entry.spec.target: name for name, entry in registry.structures.items()}
+    known = (targets.get(f"{base.__module__}:{base.__qualname__}") for base in structure.__mro__)
     name = next((name for name in known if name is not None), "generic")
-    return f"scan/{name}" if f"scan/{name}" in installed().ops else "scan/generic"
+    return f"scan/{name}" if f"scan/{name}" in registry.ops else "scan/generic"
 
 
 def request_for(structure: str, bias: Tensor) -> Request:
     """What a backend is asked: the operation of the structure, and where and how large the data are."""
     rows, time, state = bias.shape
-    return Request.of(_op_of(structure), device=bias.device.type, dtype=bias.dtype, rows=rows, time=time, state=state)
+    return Request.of(_op_of(structure_at(structure), installed()), device=bias.device.type, dtype=bias.dtype, rows=rows, time=time, state=state)
+
+
+def constant_scan(transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Offsets | None, *, backend: str) -> Tensor:
+    """The states as constants: the operator without its derivatives, and outside of transforms without its overhead."""
+    path = structure_path(type(transition))
+    if not inside_transform():
+        return _run(path, transition, bias, initial, offsets, reverse=False, backend=backend)
+    bounds = None if offsets is None else torch.tensor(offsets, device=bias.device)
+    states: Tensor = scan_op(path, list(transition.leaves()), bias, initial, bounds, False, backend)
+    return states
+
+
+def _run(path: str, transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Offsets | None, *, reverse: bool, backend: str) -> Tensor:
+    states: Tensor = select(request_for(path, bias), backend=backend).implementation(transition, bias, initial, offsets=offsets, reverse=reverse)
+    return states
 
 
 @torch.library.custom_op("pararnn::scan", mutates_args=())
 def scan_op(structure: str, leaves: Sequence[Tensor], bias: Tensor, initial: Tensor | None, offsets: Tensor | None, reverse: bool, backend: str) -> Tensor:
     """`bias` `(rows, time, state)`, `initial` `(rows, segments, state)`, leaves `(rows, time, ...)`; returns the states."""
+    maps = structure_at(structure).from_leaves(*leaves)
+    check_fit(maps, bias)
     implementation = select(request_for(structure, bias), backend=backend).implementation
     segments = None if offsets is None else as_offsets(offsets, bias.shape[1])
-    states: Tensor = implementation(structure_at(structure).from_leaves(*leaves), bias, initial, offsets=segments, reverse=reverse)
+    states: Tensor = implementation(maps, bias, initial, offsets=segments, reverse=reverse)
     # An operator must not return its input, which a single step without an initial state is.
     return states.clone() if states.data_ptr() == bias.data_ptr() else states
 
@@ -85,6 +115,9 @@ def heads(offsets: Offsets | Tensor, like: Tensor, *, reverse: bool) -> tuple[Te
 def differentiable_scan(transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Tensor | None, *, reverse: bool, backend: str) -> Tensor:
     """The operator with its gradients, in every mode of torch: autograd, `torch.func`, forward mode, `torch.compile`."""
     path, leaves = structure_path(type(transition)), transition.leaves()
+    if not torch.is_grad_enabled() and not inside_transform() and not torch.compiler.is_compiling():
+        bounds = None if offsets is None else as_offsets(offsets, bias.shape[1])
+        return _run(path, transition, bias, initial, bounds, reverse=reverse, backend=backend)
     # The compiler follows the operator's own formula; torch.func transforms need an autograd.Function. Both are `_cotangents`.
     if torch.compiler.is_compiling():
         compiled: Tensor = scan_op(path, list(leaves), bias, initial, offsets, reverse, backend)
@@ -116,6 +149,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        refuse_nested_jvp()
         bias_tangent, initial_tangent, *leaf_tangents = tangents[4:]
         offsets, initial, states, *leaves = ctx.saved_tensors
         transition = structure_at(ctx.path).from_leaves(*leaves)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import DifferentiationError
+from pararnn.transforms import refuse_nested_jvp
 from pararnn.scans.op import differentiable_scan, fold, initial_cotangent, reverse_scan, shift, structure_at, structure_path, unfold
 from pararnn.solver.problem import Problem
 from pararnn.solver.quasi import settle_costate
@@ -32,8 +33,8 @@ def attach(problem: Problem, states: Tensor, *, scan_backend: str, derivatives: 
         return limit_derivatives(attached, value, problem.initial, order=1)
     offsets = _offsets(problem, states)
     previous = shift(attached, problem.initial, offsets, reverse=False)
-    again, jacobian = problem.linearize(previous, problem.drive)
-    correction = differentiable_scan(jacobian.detach(), again - attached, None, offsets, reverse=False, backend=scan_backend)
+    again, jacobian = problem.value_and_constant_jacobian(previous)
+    correction = differentiable_scan(jacobian, again - attached, None, offsets, reverse=False, backend=scan_backend)
     return limit_derivatives(attached + correction, value, problem.initial, order=2)
 
 
@@ -41,8 +42,7 @@ def _attach(problem: Problem, states: Tensor, scan_backend: str) -> tuple[Tensor
     """The attached states, and the output of the steps, which depends on all that the states do but the initial state."""
     offsets = _offsets(problem, states)
     previous = shift(states, problem.initial.detach(), offsets, reverse=False)
-    value, jacobian = problem.linearize(previous, problem.drive)
-    jacobian = jacobian.detach()
+    value, jacobian = problem.value_and_constant_jacobian(previous)
     if not problem.exact:
         return settle_costate(problem, value, jacobian, offsets, previous, scan_backend), value
     path = structure_path(type(jacobian))
@@ -75,6 +75,7 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        refuse_nested_jvp()
         value_tangent, initial_tangent = tangents[3:5]
         offsets, value, _, *leaves = ctx.saved_tensors
         jacobian = structure_at(ctx.path).from_leaves(*leaves)
@@ -124,6 +125,7 @@ class _Limit(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _order: None, states: Tensor | None, *_sources: Any) -> Tensor | None:
+        refuse_nested_jvp()
         return None if states is None else _spend(ctx.order, states, ctx.saved_tensors)
 
     @staticmethod

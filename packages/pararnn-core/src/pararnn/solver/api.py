@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pararnn.cell import Drive, check_cell
-from pararnn.errors import BackendError, ShapeError
+from pararnn.errors import BackendError, DTypeError, ShapeError
 from pararnn.scans.segments import as_offsets
 from pararnn.selection import Request, select
 from pararnn.solver import drive as drives
@@ -97,7 +97,7 @@ def cell_problem(
     default = cell.initial_state(segments)
     if torch.is_autocast_enabled(x.device.type):
         drive = drives.map_leaves(lambda leaf: leaf.to(default.dtype), drive)
-    initial = default if h0 is None else h0.to(default.dtype)
+    initial = default if h0 is None else _as_state(h0, default.dtype)
     if guess is None and hasattr(cell, "guess"):
         guess = cell.guess(drive, initial)
     return make_problem(
@@ -118,6 +118,19 @@ def cell_problem(
     )
 
 
+def _as_state(h0: Any, dtype: torch.dtype) -> Tensor:
+    """`h0` in the dtype of the states.
+
+    Raises:
+        DTypeError: it is no tensor, or it is complex and the states are real.
+    """
+    if not isinstance(h0, Tensor):
+        raise DTypeError(f"h0 must be a tensor, got {type(h0).__name__}")
+    if h0.is_complex() and not dtype.is_complex:
+        raise DTypeError(f"h0 is {h0.dtype}, but the states are {dtype}; pass its real part")
+    return h0.to(dtype)
+
+
 def make_problem(
     step: Callable[[Tensor, Drive], Tensor],
     structure: type[Structure],
@@ -133,6 +146,7 @@ def make_problem(
 
     Raises:
         ShapeError: initial state, guess or offsets do not fit the drive.
+        DTypeError: the drive would change the dtype of the states.
     """
     batch, length = drives.batch_and_length(drive)
     if cu_seqlens is not None and batch != 1:
@@ -143,12 +157,22 @@ def make_problem(
     if tuple(initial.shape) != (count, size):
         what = "batch" if offsets is None else "segments"
         raise ShapeError(f"the initial state has shape {tuple(initial.shape)}; it must be ({what}, state) = ({count}, {size})")
+    for leaf in drives.leaves(drive):
+        if torch.promote_types(leaf.dtype, initial.dtype) != initial.dtype:
+            raise DTypeError(
+                f"the drive is {leaf.dtype}, but the states are {initial.dtype}; "
+                f"convert the inputs with x.to({initial.dtype}), or the cell with cell.to({leaf.dtype})"
+            )
     if guess is not None and tuple(guess.shape) != (batch, length, size):
         raise ShapeError(f"the guess has shape {tuple(guess.shape)}; it must be (batch, time, state) = ({batch}, {length}, {size})")
     start = initial.unsqueeze(1 if offsets is None else 0)
     return Problem(step=step, structure=structure, drive=drive, initial=start, offsets=offsets, guess=guess, **facts)
 
 
+@torch.compiler.disable(
+    reason="a parallel solve decides on the host how often to iterate, which no single graph can hold; "
+    "compile with fullgraph=False, which leaves the solve out, or use ParaRNN(solver='sequential')"
+)
 def run(problem: Problem, config: NewtonConfig) -> SolveResult:
     """Solve `problem` by the backend that `config` and the request select; kernels made for the very cell are asked first."""
     facts: dict[str, Any] = {"rows": problem.rows, "time": problem.length, "state": problem.state_size}

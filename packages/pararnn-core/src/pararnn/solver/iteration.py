@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pararnn.scans.op import differentiable_scan
+from pararnn.scans.op import constant_scan
 from pararnn.solver import drive as drives
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.lanes import any_true, largest
@@ -110,8 +110,7 @@ class Iteration:
         finite = mismatch.isfinite()
         carried = self.products.map(lambda leaf: partition.shift(leaf.nan_to_num(0.0, 0.0, 0.0), None))
         residual = torch.where(finite, mismatch, 0)
-        offsets = None if partition.offsets is None else torch.tensor(partition.offsets, device=target.device)
-        update = differentiable_scan(carried, residual, None, offsets, reverse=False, backend=self.config.scan_backend)
+        update = constant_scan(carried, residual, None, partition.offsets, backend=self.config.scan_backend)
         # Not `entry + update`: where the entry before is right, this is the target to the bit.
         corrected = target + (update - residual)
         corrected = torch.where(corrected.isfinite(), corrected, torch.where(finite, target, self.entry))

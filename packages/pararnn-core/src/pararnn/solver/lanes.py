@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pararnn.transforms import inside_transform
+
 
 @torch.library.custom_op("pararnn::largest_of_all", mutates_args=())
 def _largest(values: Tensor) -> Tensor:
@@ -29,7 +31,9 @@ def _(info: Any, in_dims: Any, values: Tensor) -> tuple[Tensor, None]:
 
 def largest(values: Tensor) -> float:
     """The largest of `values`, over every instance; minus infinity for none."""
-    return float(_largest(values)) if values.numel() else float("-inf")
+    if not values.numel():
+        return float("-inf")
+    return float(_largest(values) if inside_transform() else values.amax())
 
 
 def smallest(values: Tensor) -> float:
@@ -39,4 +43,4 @@ def smallest(values: Tensor) -> float:
 
 def any_true(flags: Tensor) -> bool:
     """Whether any flag is set, in any instance."""
-    return bool(flags.numel()) and bool(_largest(flags.to(torch.int32)))
+    return bool(flags.numel()) and bool(_largest(flags.to(torch.int32)) if inside_transform() else flags.any())

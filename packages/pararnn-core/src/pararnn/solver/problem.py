@@ -9,15 +9,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from pararnn.cell import Drive
+from pararnn.cell import Drive, Linearize, Step
 from pararnn.errors import CellError
 from pararnn.scans.segments import Offsets
 from pararnn.solver import drive as drives
 from pararnn.structures.base import Structure
-
-Step = Callable[[Tensor, Drive], Tensor]
-Linearize = Callable[[Tensor, Drive], tuple[Tensor, Structure]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -74,6 +70,16 @@ class Problem:
             return self.analytic(state, drive)
         return self.structure.linearize(lambda inner: self.step(inner, drive), state)
 
+    def value_and_constant_jacobian(self, states: Tensor) -> tuple[Tensor, Structure]:
+        """The step at all times, from `states` `(rows, time, state)` before each, on the graph; and its Jacobians, off it."""
+        # A narrow Jacobian shares most of its work with the step; the graph of a wide one would cost more than the step once more.
+        if self.analytic is not None and self.structure.cost(self.state_size)[1] <= 2 * self.state_size:
+            value, jacobian = self.analytic(states, self.drive)
+            return value, jacobian.detach()
+        with torch.no_grad():
+            jacobian = self.linearize(states, self.drive)[1].detach()
+        return self.step(states, self.drive), jacobian
+
     def detach(self) -> Self:
         """The same problem cut from the autograd graph (parameters inside `step` remain)."""
         guess = None if self.guess is None else self.guess.detach()
@@ -114,12 +120,17 @@ def analytic_form(cell: Any, choice: str) -> Linearize | None:
         form: Linearize = cell.linearize
         return form
     if _fits(cell, "jacobian"):
-        return lambda state, drive: (cell.step(state, drive), cell.jacobian(state, drive))
+        return lambda state, drive: (cell.step(state, drive), _constant(cell.jacobian, state, drive))
     if choice == "analytic":
         raise CellError(
             f"{type(cell).__name__} has no analytic Jacobian for its step (define linearize or jacobian in the class that defines step); use jacobian='auto'"
         )
     return None
+
+
+def _constant(jacobian: Callable[[Tensor, Drive], Structure], state: Tensor, drive: Drive) -> Structure:
+    with torch.no_grad():
+        return jacobian(state, drive)
 
 
 def _fits(cell: Any, name: str) -> bool:

@@ -13,7 +13,8 @@ from pararnn.solver.problem import Problem
 def walk(problem: Problem) -> Tensor:
     """States `(rows, time, state)`, differentiated by autograd through every step."""
     if problem.length == 0 or problem.rows == 0:
-        return problem.initial.new_zeros(problem.rows, problem.length, problem.state_size)
+        # Nothing to walk; the step makes nothing of nothing, on the graph, so that a loss over it has gradients of zero.
+        return problem.step(problem.initial.new_zeros(problem.rows, problem.length, problem.state_size), problem.drive)
     if problem.offsets is None:
         return torch.stack(_walk(problem, problem.drive, problem.initial[:, 0]), dim=1)
     pieces, places = [], []

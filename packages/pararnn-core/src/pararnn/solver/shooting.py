@@ -59,7 +59,8 @@ def trajectory(problem: Problem, plan: Plan, config: NewtonConfig) -> tuple[Tens
 
 
 def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, record: Record) -> tuple[Tensor, Tensor]:
-    partition = Partition.of(problem.length, interval, problem.offsets, problem.initial.device)
+    # A sequence without steps is planned with an interval of none.
+    partition = Partition.of(problem.length, max(1, interval), problem.offsets, problem.initial.device)
     if interval >= plan.length:
         return _walk(problem, partition, record), torch.ones_like(problem.initial[..., 0], dtype=torch.bool)
     iteration = Iteration(problem, partition, config, patience=plan.patience)
@@ -87,7 +88,7 @@ def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, re
 
 
 def _walk(problem: Problem, partition: Partition, record: Record) -> Tensor:
-    record.walked += partition.interval
+    record.walked += min(partition.interval, problem.length)
     if partition.count == 0:
         return problem.initial.new_zeros(problem.rows, problem.length, problem.state_size)
     empty = problem.initial.new_zeros(problem.rows, partition.count, problem.state_size)

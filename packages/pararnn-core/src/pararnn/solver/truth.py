@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.errors import InputError, StructureError
+from pararnn.errors import CellError, InputError, StructureError
 from pararnn.solver import drive as drives
 from pararnn.solver.lanes import any_true, largest
 from pararnn.solver.problem import Problem
@@ -16,34 +16,53 @@ from pararnn.solver.problem import Problem
 # Disagreement allowed between the declared Jacobian and the derivative of the step, relative to its largest entry.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2, torch.bfloat16: 0.2, torch.float16: 0.1}
 
-_checked: weakref.WeakSet[Any] = weakref.WeakSet()
+# What has been checked of each cell: the same step may be solved under another structure, or by another formula.
+_checked: weakref.WeakKeyDictionary[Any, set[tuple[object, ...]]] = weakref.WeakKeyDictionary()
 
 
 def check_structure(problem: Problem) -> None:
-    """Compare the declared Jacobian with the derivative of the step, once for each cell, along one direction at a few times.
+    """Compare what the cell declares with what its step does, once for each cell, along one direction at a few times.
 
     Raises:
-        StructureError: they differ: the structure is too narrow for the step, or an analytic Jacobian is wrong.
+        CellError: the step changes shape or dtype of the state, is random, or has another value than `linearize` says.
+        StructureError: the declared Jacobian is not its derivative: the structure is too narrow, an analytic Jacobian is wrong, or a cell that is
+            declared linear is not.
     """
-    if not problem.exact or problem.length == 0 or problem.rows == 0 or _known(problem.cell):
+    if not problem.exact or problem.length == 0 or problem.rows == 0 or _known(problem):
         return
     rows, times = min(2, problem.rows), min(3, problem.length)
+    name, size = type(problem.cell).__name__, problem.state_size
     with torch.no_grad():
         drive = drives.map_timed(lambda leaf: leaf[:rows, :times].detach(), problem.drive)
-        size = problem.state_size
         wave = torch.arange(rows * times * size, device=problem.initial.device).reshape(rows, times, size).cos().to(problem.initial.dtype)
         state = problem.initial[:rows, :1].detach() + 0.1 * wave
         # A direction without symmetry: one of equal entries would not see couplings that cancel.
         direction = wave.flip(-1) + 0.5
+
+        def step(inner: Tensor) -> Tensor:
+            return problem.step(inner, drive)
+
+        # Forward mode, because torch.func.vjp refuses to run under the saved-tensor hooks of activation checkpointing.
+        reached, truth = torch.func.jvp(step, (state,), (direction,))
+        if reached.shape != state.shape or reached.dtype != state.dtype:
+            found, given = (f"{tuple(tensor.shape)} in {tensor.dtype}" for tensor in (reached, state))
+            raise CellError(
+                f"the step of {name} makes a state {found} from one {given}; it must keep shape and dtype (is its drive of the state's dtype?)"
+            )
         value, jacobian = problem.linearize(state, drive)
-        _, pullback = torch.func.vjp(lambda inner: problem.step(inner, drive), state)
-        truth = pullback(direction)[0]
-        declared = jacobian.adjoint().apply(direction)
-        error = largest((truth - declared).abs())
-        scale = largest(torch.stack((truth.abs().amax(), declared.abs().amax())))
-    bound = TOLERANCE[problem.initial.dtype.to_real()]
-    if error > bound * max(scale, bound):
-        name = type(problem.cell).__name__
+        declared = jacobian.apply(direction)
+        wrong_value, wrong_slope = _differ(value, reached), _differ(declared, truth)
+        # A straight line reaches as far as the step goes; any direction will do, and a long one sees small curvature.
+        wrong_line = _differ(reached + truth, step(state + direction)) if problem.linear else None
+        if (wrong_value or wrong_slope or wrong_line) and _differ(step(state), step(state)):
+            raise CellError(
+                f"equal arguments give different states in the step of {name}: it draws random numbers (noise and dropout belong into the drive, or "
+                "outside the cell), or it writes into its arguments"
+            )
+    if wrong_value:
+        raise CellError(f"linearize of {name} gives another next state than its step: they differ by {wrong_value[0]:.1e}; mend linearize")
+    if wrong_slope:
+        error, scale = wrong_slope
         raise StructureError(
             f"the {type(jacobian).__name__} Jacobian of {name} is not the derivative of its step: along one direction they differ by {error:.1e} "
             f"where the derivative is {scale:.1e}; declare a structure that holds every coupling (Dense always does), mend the analytic jacobian, "
@@ -51,31 +70,46 @@ def check_structure(problem: Problem) -> None:
             error=error,
             scale=scale,
         )
-    _remember(problem.cell)
+    if wrong_line:
+        error = wrong_line[0]
+        raise StructureError(f"{name} is declared linear, but its step bends by {error:.1e} along a line; remove is_linear", error=error)
+    _remember(problem)
 
 
-def _known(cell: object) -> bool:
+def _differ(ours: Tensor, truth: Tensor) -> tuple[float, float] | None:
+    """The largest difference and the scale it is measured on, None where it is within tolerance."""
+    error = largest((truth - ours).abs())
+    scale = largest(torch.stack((truth.abs().amax(), ours.abs().amax())))
+    bound = TOLERANCE[truth.dtype.to_real()]
+    return (error, scale) if error > bound * max(scale, bound) else None
+
+
+def _claims(problem: Problem) -> tuple[object, ...]:
+    return problem.structure, problem.analytic is None, problem.linear
+
+
+def _known(problem: Problem) -> bool:
     try:
-        return cell in _checked
+        return _claims(problem) in _checked.get(problem.cell, ())
     except TypeError:
         return False
 
 
-def _remember(cell: object) -> None:
+def _remember(problem: Problem) -> None:
     try:
-        _checked.add(cell)
+        _checked.setdefault(problem.cell, set()).add(_claims(problem))
     except TypeError:
         # What cannot be held weakly is checked each time.
         return
 
 
 def is_finite(problem: Problem, states: Tensor) -> bool:
-    """Whether every sequence ends in finite numbers.
+    """Whether every sequence ends in finite numbers; taken for granted while a graph is compiled, which cannot look at them.
 
     Raises:
-        InputError: one does not, and the drive holds NaN or infinity: the inputs are at fault.
+        InputError: one does not, and the drive or the initial state holds NaN or infinity: the inputs are at fault.
     """
-    if states.shape[1] == 0 or states.numel() == 0:
+    if states.shape[1] == 0 or states.numel() == 0 or torch.compiler.is_compiling():
         return True
     last = states.detach()[:, -1] if problem.offsets is None else states.detach()[:, [end - 1 for end in problem.offsets[1:] if end]]
     if not any_true(~last.isfinite()):
@@ -85,6 +119,8 @@ def is_finite(problem: Problem, states: Tensor) -> bool:
             fields = getattr(problem.drive, "_fields", ())
             where = f"the drive's {fields[index]}" if fields else f"leaf {index} of the drive"
             raise InputError(f"the states are not finite because {where} is not ({_first_bad(leaf)}); clean the inputs or the weights")
+    if any_true(~problem.initial.detach().isfinite()):
+        raise InputError("the states are not finite because the initial state is not; clean h0")
     return False
 
 

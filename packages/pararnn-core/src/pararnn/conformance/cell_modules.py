@@ -1,0 +1,120 @@
+"""Checks of a cell as a module: derivatives of its step, copies, pickles, saved weights, other weights, ensembles."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+
+from pararnn.conformance.comparison import difference
+from pararnn.conformance.samples import at, mode, named_leaves, sized, varied, visited
+from pararnn.errors import ConformanceError, sentence
+from pararnn.layers import ParaRNN
+from pararnn.solver import drive as drives
+
+BATCH, TIME = 2, 9
+MEMBERS = 3
+
+
+def check_step_gradients(cell: Any, x: Tensor) -> None:
+    """Gradients of `step` by state and drive are those of finite differences, in float64."""
+    x = sized(x, 1, 2)
+    state = visited(cell, x)[:, 1].requires_grad_()
+    drive = at(cell.drive(x), lambda leaf: leaf[:, 1])
+    leaves = [leaf.clone().requires_grad_(leaf.is_floating_point() or leaf.is_complex()) for leaf in drives.leaves(drive)]
+
+    def step(state: Tensor, *leaves: Tensor) -> Tensor:
+        following: Tensor = cell.step(state, leaves[0] if isinstance(drive, Tensor) else drives.rebuild(drive, leaves))
+        return following
+
+    for index, what in enumerate(("the state", *(f"the drive ({name})" for name in named_leaves(drive)))):
+        chosen = [tensor.detach().requires_grad_(tensor.requires_grad and place == index) for place, tensor in enumerate((state, *leaves))]
+        if not chosen[index].requires_grad or not step(*chosen).requires_grad:
+            continue
+        try:
+            torch.autograd.gradcheck(step, tuple(chosen))
+        except torch.autograd.gradcheck.GradcheckError as error:
+            first = str(error).strip().splitlines()[0]
+            raise ConformanceError(
+                f"the gradient of step by {what} is wrong against finite differences ({first.rstrip('.,:')}); "
+                "look at custom autograd functions, detach() and .data in step"
+            ) from error
+
+
+def check_copies(cell: Any, x: Tensor) -> None:
+    """Deep copies, pickles and saved weights give the same outputs."""
+    x = sized(x, BATCH, TIME)
+    with mode(cell, training=False), torch.no_grad():
+        expected = ParaRNN(cell)(x)
+        for how, make in (("copy.deepcopy", copy.deepcopy), ("pickle", _pickled), ("load_state_dict", _reloaded)):
+            try:
+                twin = make(cell)
+            except Exception as error:
+                raise ConformanceError(
+                    f"{how} of the cell fails ({sentence(error)}); define the cell at module level and keep lambdas, handles and tensors "
+                    "that are on the graph out of its attributes"
+                ) from error
+            if (found := difference(ParaRNN(twin)(x), expected)) is not None:
+                raise ConformanceError(f"after {how} the outputs differ {found}; keep all that the cell needs in parameters, buffers and plain attributes")
+
+
+def check_functional_call(cell: Any, x: Tensor) -> str | None:
+    """Gradients by weights that stand in for the cell's own are those of the walk."""
+    x = sized(x, BATCH, TIME)
+    weights = {name: weight.requires_grad_() for name, weight in varied(dict(ParaRNN(cell).named_parameters())).items()}
+    if not weights:
+        return "the cell has no parameters"
+    found = []
+    with mode(cell, training=False):
+        for solver in ("newton", "sequential"):
+            outputs = functional_call(ParaRNN(cell, solver=solver), weights, (x,))  # type: ignore[arg-type]
+            probe = torch.arange(outputs.numel(), device=outputs.device).cos().reshape(outputs.shape).to(outputs.dtype)
+            gradients = torch.autograd.grad((outputs * probe).sum().abs(), list(weights.values()), allow_unused=True)
+            found.append([torch.zeros_like(weight) if gradient is None else gradient for gradient, weight in zip(gradients, weights.values(), strict=True)])
+    for name, parallel, walked in zip(weights, *found, strict=True):
+        scale = walked.abs().max().clamp(min=1.0)
+        if (how := difference(parallel / scale, walked / scale, "gradients")) is not None:
+            raise ConformanceError(
+                f"with other weights by torch.func.functional_call, the parallel and the walked gradient by {name.removeprefix('layers.0.')} differ {how}; "
+                "read weights from self inside drive and step, and cache nothing that is made of them"
+            )
+    return None
+
+
+def check_ensembles(cell: Any, x: Tensor) -> str | None:
+    """`torch.func.vmap` over several sets of weights gives what each gives alone."""
+    x = sized(x, BATCH, TIME)
+    if not list(cell.parameters()):
+        return "the cell has no parameters"
+    with mode(cell, training=False), torch.no_grad():
+        base = ParaRNN(cell)
+        members = [copy.deepcopy(base) for _ in range(MEMBERS)]
+        for member in members:
+            member.load_state_dict(varied(member.state_dict()))
+        expected = torch.stack([member(x) for member in members])
+        weights = stack_module_state(members)  # type: ignore[arg-type]
+        try:
+            found = vmap(lambda *state: functional_call(base, state, (x,)))(*weights)
+        except Exception as error:
+            raise ConformanceError(
+                f"the cell fails under torch.func.vmap over its weights ({sentence(error)}); use no in-place writes, no .item() and no branch on values"
+            ) from error
+    if (how := difference(found, expected)) is not None:
+        raise ConformanceError(f"an ensemble by torch.func.vmap and its members one by one differ {how}; read weights from self inside drive and step")
+    return None
+
+
+def _pickled(cell: Any) -> Any:
+    return pickle.loads(pickle.dumps(cell))
+
+
+def _reloaded(cell: Any) -> Any:
+    """A copy with other weights into which those of `cell` were loaded."""
+    twin, saved = copy.deepcopy(cell), cell.state_dict()
+    twin.load_state_dict(varied(saved))
+    twin.load_state_dict(saved)
+    return twin
