@@ -2,6 +2,7 @@
 
 - An `output` block holds what the Python block before it printed; `...` stands for anything.
 - A Python or TOML block that begins with `# file: PATH` is that file: it is written below the page's folder, whose `src` can be imported from.
+- Invisible blocks have `PAGE`, the text of the page, to hold its tables to the code.
 - `install_project()`, for invisible blocks, makes a plugin written that way known as `pip install -e .` would.
 """
 
@@ -33,6 +34,7 @@ def run_python(example):
     if FILE.match(example.parsed):
         write_file(example)
         return
+    example.namespace["PAGE"] = example.document.text
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):

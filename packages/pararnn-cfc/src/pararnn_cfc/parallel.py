@@ -121,9 +121,8 @@ class ParaCfC(nn.Module):
             InputError: a time gap is NaN or negative.
         """
         features, elapsed = self._split(x)
-        projected = self.W_x(features).to(self._state_dtype).unflatten(-1, (2, self.d_h))
-        # Each half contiguous: every later operation runs over them, and rows of few channels would be slow.
-        rate, candidate = projected.movedim(-2, 0).contiguous().unbind(0)
+        # Each half contiguous: every later operation runs over them, and short rows with gaps would be slow.
+        rate, candidate = (half.contiguous() for half in self.W_x(features).to(self._state_dtype).split(self.d_h, dim=-1))
         return self._drive(rate, candidate, checked(elapsed.to(self._state_dtype)))
 
     def project_wx(self, x: Tensor) -> Tensor:
@@ -134,7 +133,7 @@ class ParaCfC(nn.Module):
     def step(self, state: Tensor, drive: CfCDrive | Tensor | None = None, *, wx: Tensor | None = None) -> Tensor:
         """The next state `(..., d_h)` from `state` and the drive of that step, or a raw sample `x` `(..., d_in)`, or `wx` of `project_wx`."""
         drive = self._as_drive(drive, wx)
-        candidate = torch.tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
+        candidate = torch.addcmul(drive.candidate, drive.recurrent, state).tanh_()
         return torch.lerp(candidate, state, self._decay(state, drive))
 
     def linearize(self, state: Tensor, drive: CfCDrive) -> tuple[Tensor, Diagonal]:
@@ -143,11 +142,11 @@ class ParaCfC(nn.Module):
         With `n` the candidate and `a` the decay, `J = a + (1 - a) (1 - n^2) u`, and for `gate_mix="diag_h"` besides `(da/dh) (h - n)` with
         `da/dh = -a dt sigmoid(f + v h) v`.
         """
-        candidate = torch.tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
+        candidate = torch.addcmul(drive.candidate, drive.recurrent, state).tanh_()
         decay = self._decay(state, drive)
         with torch.no_grad():
-            slope = torch.addcmul(drive.recurrent, drive.recurrent * candidate, candidate, value=-1)
-            jacobian = torch.lerp(slope, torch.ones((), dtype=slope.dtype, device=slope.device), decay)
+            one = torch.ones((), dtype=candidate.dtype, device=candidate.device)
+            jacobian = torch.addcmul(one, candidate, candidate, value=-1).mul_(drive.recurrent).lerp_(one, decay)
             if isinstance(drive, StateDrive):
                 sensitivity = torch.sigmoid(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * drive.rate_recurrent
                 jacobian = torch.addcmul(jacobian, decay * drive.elapsed * sensitivity, state - candidate, value=-1)

@@ -1,6 +1,7 @@
 """Random recurrences, every way there is to scan them, and the oracle: the walk, segment by segment."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -111,7 +112,7 @@ def oracle():
             return reference.walk(transition, bias, initial, reverse=reverse)
         bounds = cu_seqlens.tolist()
         parts = []
-        for segment, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for segment, (low, high) in enumerate(itertools.pairwise(bounds)):
             maps = transition.map(lambda leaf, low=low, high=high: leaf[:, low:high])
             start = None if initial is None else initial[segment : segment + 1]
             parts.append(reference.walk(maps, bias[:, low:high], start, reverse=reverse))

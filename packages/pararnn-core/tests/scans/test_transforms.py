@@ -50,7 +50,9 @@ def test_vmap_equals_a_loop_over_the_members(run, small):
     many = members(small.tensors)
     expected = torch.stack([run(*(tensor[member] for tensor in many)) for member in range(3)])
     torch.testing.assert_close(vmap(run)(*many), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(vmap(lambda *tensors: run(*tensors, reverse=True))(*many)[0], run(*small.tensors, reverse=True), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        vmap(lambda *tensors: run(*tensors, reverse=True))(*many)[0], run(*small.tensors, reverse=True), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (None, None, 0), (1, -1, None)], ids=str)
@@ -88,6 +90,30 @@ def test_vmap_over_packed_sequences_equals_a_loop(recurrence, scan):
     gradient = vmap(grad(lambda *tensors: run(*tensors).square().sum(), argnums=2))(*many)
     assert gradient.shape == (3, 3, 6)
     assert gradient[:, 0].eq(0).all()
+
+
+def test_a_scan_without_gradients_still_obeys_transforms(run, walked, small):
+    tensors, tangents = tuple(small.tensors), tuple(torch.ones_like(tensor) for tensor in small.tensors)
+    with torch.no_grad():
+        torch.testing.assert_close(run(*tensors), walked(*tensors), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(vmap(run)(*members(tensors))[0], walked(*tensors), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(jvp(run, tensors, tangents), jvp(walked, tensors, tangents), rtol=1e-9, atol=1e-9)
+
+
+def test_a_traced_scan_is_one_node_and_can_be_replayed(recurrence, structure):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    case = recurrence(structure, length=9)
+
+    def run(*tensors):
+        now = case.rebuilt(tensors)
+        with torch.no_grad():
+            return pararnn.scans.scan(now.transition, now.bias, now.initial)
+
+    graph = make_fx(run, tracing_mode="symbolic")(*case.tensors)
+    assert sum(node.target is torch.ops.pararnn.scan.default for node in graph.graph.nodes) == 1
+    other = recurrence(structure, length=9, seed=1).tensors
+    torch.testing.assert_close(graph(*other), run(*other), rtol=1e-12, atol=1e-12)
 
 
 def test_torch_func_grad_equals_autograd_through_the_walk(run, walked, small):
@@ -199,7 +225,9 @@ def test_vjp_of_a_complex_scan_equals_that_of_the_walk(recurrence, scan, oracle)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("initial", [True, False], ids=["initial state", "no initial state"])
 @pytest.mark.parametrize("packing", [None, PACKED], ids=["one sequence", "packed"])
-def test_a_compiled_scan_equals_the_eager_one_with_its_gradients(structure, recurrence, compiled, same_gradients, tolerance, reverse, initial, packing):
+def test_a_compiled_scan_equals_the_eager_one_with_its_gradients(
+    structure, recurrence, compiled, same_gradients, tolerance, reverse, initial, packing
+):
     offsets = None if packing is None else torch.tensor(packing)
     case = recurrence(structure, rows=2 if packing is None else 1, length=9, segments=None if packing is None else 3, initial=initial, scale=0.8)
 

@@ -31,7 +31,9 @@ def test_no_initial_state_means_zero(scan, structure, recurrence, oracle, tolera
 @pytest.mark.parametrize("length", [255, 257, 300, 1000, 4097], ids="T{}".format)
 def test_lengths_around_powers_of_two_equal_the_walk(scan, recurrence, oracle, tolerance, length):
     case = recurrence(rows=1, length=length, size=2, scale=0.8)
-    torch.testing.assert_close(scan(case.transition, case.bias, case.initial), oracle(case.transition, case.bias, case.initial), **tolerance["states"])
+    torch.testing.assert_close(
+        scan(case.transition, case.bias, case.initial), oracle(case.transition, case.bias, case.initial), **tolerance["states"]
+    )
 
 
 @pytest.mark.parametrize("rows", [0, 1], ids="B{}".format)
@@ -45,7 +47,9 @@ def test_a_batch_of_none_or_one_equals_the_walk(scan, structure, recurrence, ora
 
 def test_one_channel_equals_the_walk(scan, structure, recurrence, oracle, tolerance):
     case = recurrence(structure, length=37, size={"blocks of 2": 2, "blocks of 3": 3}.get(structure, 1))
-    torch.testing.assert_close(scan(case.transition, case.bias, case.initial), oracle(case.transition, case.bias, case.initial), **tolerance["states"])
+    torch.testing.assert_close(
+        scan(case.transition, case.bias, case.initial), oracle(case.transition, case.bias, case.initial), **tolerance["states"]
+    )
 
 
 def test_no_channel_gives_no_numbers(scan):
@@ -192,7 +196,13 @@ def test_half_precision_carries_what_half_precision_cannot_hold(chunks):
         maps = torch.tensor([4.0, 4.0, 0.0625, 0.0625, 1.0], dtype=torch.float16).reshape(1, 5, 1)
         states = scan(Diagonal(maps), torch.zeros_like(maps), torch.full((1, 1), 65504.0, dtype=torch.float16))
         assert states.flatten().tolist() == [float("inf"), float("inf"), 65504.0, 4094.0, 4094.0]
-        assert scan(Diagonal(maps), torch.zeros_like(maps), torch.full((1, 1), 65536.0)).flatten().tolist() == [2.0**18, 2.0**20, 2.0**16, 2.0**12, 2.0**12]
+        assert scan(Diagonal(maps), torch.zeros_like(maps), torch.full((1, 1), 65536.0)).flatten().tolist() == [
+            2.0**18,
+            2.0**20,
+            2.0**16,
+            2.0**12,
+            2.0**12,
+        ]
 
 
 def test_twenty_thousand_decays_near_one_keep_the_past(recurrence, oracle, tolerance):

@@ -1,8 +1,10 @@
 """Gradients are those of autograd through the loop, by everything that the states depend on, however it got there."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
-from toy_cells import ALL, DenseRNN, DiagonalGRU, Tanh, ToyCell, loop, make_cell, weighted_sum
+from toy_cells import ALL, AnalyticTanh, DenseRNN, DiagonalGRU, SlotLSTM, Tanh, ToyCell, loop, make_cell, weighted_sum
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -113,13 +115,14 @@ def test_expanded_and_strided_inputs_get_the_gradients_of_the_loop():
     assert relative_error(ours, truth) <= 1e-9
 
 
-@pytest.mark.parametrize("interval", [4, "auto", 60])
-def test_a_weight_edited_between_forward_and_backward_is_refused_as_autograd_does(interval):
-    cell, x = DiagonalGRU(3, 4), inputs()
+@pytest.mark.parametrize("interval", [1, 4, "auto", 60])
+@pytest.mark.parametrize("name", ["tanh", "analytic tanh", "diagonal GRU", "slot LSTM", "dense RNN", "quasi RNN"])
+def test_a_weight_edited_between_forward_and_backward_is_refused_as_autograd_does(name, interval):
+    cell, x = make_cell(name), inputs()
     states = newton_apply(cell, x, NewtonConfig(interval=interval))
     with torch.no_grad():
-        cell.U.add_(0.1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (cell.weight if "tanh" in name else cell.U).add_(0.1)
+    with pytest.raises(RuntimeError, match="modified"):
         states.sum().backward()
 
 
@@ -300,29 +303,24 @@ def test_sequential_apply_is_differentiated_by_autograd_itself():
     assert relative_error(ours, gradients(loop(cell, x), (x, *cell.parameters()))) <= 1e-13
 
 
-def test_training_in_four_threads_at_once_gives_what_one_thread_gives():
-    import threading
+def train(seed, make):
+    """Weights after a few steps of training on data of this seed."""
+    generator = torch.Generator().manual_seed(seed)
+    cell = make()
+    with torch.no_grad():
+        for weight in cell.parameters():
+            weight.copy_(0.4 * torch.randn(weight.shape, dtype=torch.float64, generator=generator))
+    optimiser = torch.optim.SGD(cell.parameters(), lr=0.01)
+    for step in range(8):
+        optimiser.zero_grad()
+        weighted_sum(newton_apply(cell, inputs(seed=10 * seed + step), PARALLEL)).backward()
+        optimiser.step()
+    return [weight.detach() for weight in cell.parameters()]
 
-    def train(seed, results):
-        generator = torch.Generator().manual_seed(seed)
-        cell = DiagonalGRU(3, 4)
-        with torch.no_grad():
-            for weight in cell.parameters():
-                weight.copy_(0.4 * torch.randn(weight.shape, dtype=torch.float64, generator=generator))
-        optimiser = torch.optim.SGD(cell.parameters(), lr=0.05)
-        for step in range(8):
-            optimiser.zero_grad()
-            weighted_sum(newton_apply(cell, inputs(seed=10 * seed + step), PARALLEL)).backward()
-            optimiser.step()
-        results[seed] = [weight.detach().clone() for weight in cell.parameters()]
 
-    alone, together = {}, {}
-    for seed in range(4):
-        train(seed, alone)
-    threads = [threading.Thread(target=train, args=(seed, together)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(together) == [0, 1, 2, 3]
-    assert all(torch.equal(left, right) for seed in alone for left, right in zip(alone[seed], together[seed], strict=True))
+@pytest.mark.parametrize("make", [lambda: DiagonalGRU(3, 4), lambda: SlotLSTM(3, 3), lambda: AnalyticTanh(3)], ids=["GRU", "LSTM", "analytic tanh"])
+def test_training_in_four_threads_at_once_gives_what_one_thread_gives(make):
+    alone = [train(seed, make) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda seed: train(seed, make), range(4)))
+    assert all(torch.equal(left, right) for pair in zip(alone, together, strict=True) for left, right in zip(*pair, strict=True))

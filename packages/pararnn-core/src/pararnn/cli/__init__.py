@@ -23,6 +23,7 @@ COMMANDS = {
     for spec in (
         CommandSpec(name="plugins", target="pararnn.cli.plugins:plugins", summary="List installed plugins, their state and what they offer."),
         CommandSpec(name="doctor", target="pararnn.cli.doctor:doctor", summary="Try every backend on this machine, each in a child process."),
+        CommandSpec(name="verify", target="pararnn.cli.verify:verify", summary="Run the conformance checks on a cell, a structure or a backend."),
         CommandSpec(name="bench", target="pararnn.cli.bench:bench", summary="Time a cell solved in parallel against the walk."),
     )
 }

@@ -151,7 +151,8 @@ def true_jacobian(cell: Any, state: Tensor, drive: Any) -> Tensor:
 
             here = state[row, time]
             rows.append(torch.func.jacfwd(step)(here) if here.is_complex() else torch.autograd.functional.jacobian(step, here))
-    return torch.stack(rows).unflatten(0, tuple(state.shape[:2]))
+    matrices: Tensor = torch.stack(rows).unflatten(0, tuple(state.shape[:2]))
+    return matrices
 
 
 def _check_formula(cell: Any, name: str, jacobian: Any, truth: Tensor) -> None:

@@ -28,8 +28,8 @@ def check_drive_is_causal(cell: Any, x: Tensor) -> None:
             place = (slice(None), past) if drives.is_timed(value) else (past,)
             if (how := difference(moved[leaf][place], value[place])) is not None:
                 raise ConformanceError(
-                    f"the future leaks into the past: the drive ({leaf}) of the first {kept} steps differs {how} when only later inputs change ({name}); "
-                    "flips, centred windows and statistics over time cannot be part of a drive"
+                    f"the future leaks into the past: the drive ({leaf}) of the first {kept} steps differs {how} when only later inputs "
+                    f"change ({name}); flips, centred windows and statistics over time cannot be part of a drive"
                 )
     with mode(cell, training=False), torch.no_grad():
         how = difference(sequential_apply(cell, changed)[:, :kept], sequential_apply(cell, x)[:, :kept])

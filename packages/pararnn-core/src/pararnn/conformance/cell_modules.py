@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
 from torch.func import functional_call, stack_module_state, vmap
 
 from pararnn.conformance.comparison import difference
@@ -33,11 +34,16 @@ def check_step_gradients(cell: Any, x: Tensor) -> None:
 
     for index, what in enumerate(("the state", *(f"the drive ({name})" for name in named_leaves(drive)))):
         chosen = [tensor.detach().requires_grad_(tensor.requires_grad and place == index) for place, tensor in enumerate((state, *leaves))]
-        if not chosen[index].requires_grad or not step(*chosen).requires_grad:
+        if not chosen[index].requires_grad:
+            continue
+        if not step(*chosen).requires_grad:
+            moved = [tensor + 1e-2 * (place == index) for place, tensor in enumerate(chosen)]
+            if difference(step(*moved), step(*chosen)) is not None:
+                raise ConformanceError(f"the gradient of step by {what} is lost on the way; look for detach(), .data and no_grad in step")
             continue
         try:
             torch.autograd.gradcheck(step, tuple(chosen))
-        except torch.autograd.gradcheck.GradcheckError as error:
+        except GradcheckError as error:
             first = str(error).strip().splitlines()[0]
             raise ConformanceError(
                 f"the gradient of step by {what} is wrong against finite differences ({first.rstrip('.,:')}); "
@@ -59,7 +65,9 @@ def check_copies(cell: Any, x: Tensor) -> None:
                     "that are on the graph out of its attributes"
                 ) from error
             if (found := difference(ParaRNN(twin)(x), expected)) is not None:
-                raise ConformanceError(f"after {how} the outputs differ {found}; keep all that the cell needs in parameters, buffers and plain attributes")
+                raise ConformanceError(
+                    f"after {how} the outputs differ {found}; keep all that the cell needs in parameters, buffers and plain attributes"
+                )
 
 
 def check_functional_call(cell: Any, x: Tensor) -> str | None:
@@ -71,16 +79,18 @@ def check_functional_call(cell: Any, x: Tensor) -> str | None:
     found = []
     with mode(cell, training=False):
         for solver in ("newton", "sequential"):
-            outputs = functional_call(ParaRNN(cell, solver=solver), weights, (x,))  # type: ignore[arg-type]
+            outputs = functional_call(ParaRNN(cell, solver=solver), weights, (x,))
             probe = torch.arange(outputs.numel(), device=outputs.device).cos().reshape(outputs.shape).to(outputs.dtype)
             gradients = torch.autograd.grad((outputs * probe).sum().abs(), list(weights.values()), allow_unused=True)
-            found.append([torch.zeros_like(weight) if gradient is None else gradient for gradient, weight in zip(gradients, weights.values(), strict=True)])
+            found.append(
+                [torch.zeros_like(weight) if gradient is None else gradient for gradient, weight in zip(gradients, weights.values(), strict=True)]
+            )
     for name, parallel, walked in zip(weights, *found, strict=True):
         scale = walked.abs().max().clamp(min=1.0)
         if (how := difference(parallel / scale, walked / scale, "gradients")) is not None:
             raise ConformanceError(
-                f"with other weights by torch.func.functional_call, the parallel and the walked gradient by {name.removeprefix('layers.0.')} differ {how}; "
-                "read weights from self inside drive and step, and cache nothing that is made of them"
+                f"with other weights by torch.func.functional_call, the parallel and the walked gradient by "
+                f"{name.removeprefix('layers.0.')} differ {how}; read weights from self inside drive and step, and cache nothing that is made of them"
             )
     return None
 
@@ -96,15 +106,17 @@ def check_ensembles(cell: Any, x: Tensor) -> str | None:
         for member in members:
             member.load_state_dict(varied(member.state_dict()))
         expected = torch.stack([member(x) for member in members])
-        weights = stack_module_state(members)  # type: ignore[arg-type]
+        weights = stack_module_state(members)
         try:
             found = vmap(lambda *state: functional_call(base, state, (x,)))(*weights)
         except Exception as error:
             raise ConformanceError(
-                f"the cell fails under torch.func.vmap over its weights ({sentence(error)}); use no in-place writes, no .item() and no branch on values"
+                f"the cell fails under torch.func.vmap over its weights ({sentence(error)}); use no in-place writes, .item() or branches on values"
             ) from error
     if (how := difference(found, expected)) is not None:
-        raise ConformanceError(f"an ensemble by torch.func.vmap and its members one by one differ {how}; read weights from self inside drive and step")
+        raise ConformanceError(
+            f"an ensemble by torch.func.vmap and its members one by one differ {how}; read weights from self inside drive and step"
+        )
     return None
 
 

@@ -57,7 +57,8 @@ def check_packed_sequences(cell: Any, x: Tensor) -> None:
                     "the drive of a sample may depend on that sample alone"
                 )
     for interval in INTERVALS:
-        _agree(cell, x, f"packed, interval {interval}", config=NewtonConfig(interval=interval), h0=start, cu_seqlens=offsets)  # type: ignore[arg-type]
+        config = NewtonConfig(interval=interval)  # type: ignore[arg-type]
+        _agree(cell, x, f"packed, interval {interval}", config=config, h0=start, cu_seqlens=offsets)
 
 
 def check_decoding(cell: Any, x: Tensor) -> None:
@@ -86,7 +87,9 @@ def check_stacking(cell: Any, x: Tensor) -> str | None:
             return "the cell has neither layer_above nor reset_parameters, so it is not stacked by num_layers"
         output = cell.readout(cell.initial_state(1))
         if output.shape[-1] != x.shape[-1]:
-            return f"the cell has no layer_above, and its output ({output.shape[-1]} channels) is no input for it ({x.shape[-1]}), so it is not stacked"
+            return (
+                f"the cell has no layer_above, and its output ({output.shape[-1]} channels) is no input for it ({x.shape[-1]}), so it is not stacked"
+            )
     stack = ParaRNN(cell, num_layers=2)
     below, above = stack.layers
     shared = {id(weight) for weight in below.parameters()} & {id(weight) for weight in above.parameters()}
@@ -101,7 +104,9 @@ def check_long_sequences(cell: Any, x: Tensor) -> None:
     x = sized(x, 1, LONG).requires_grad_()
     outputs = ParaRNN(cell)(x)
     if not bool(outputs.isfinite().all()):
-        raise ConformanceError(f"outputs of {LONG} steps are not finite; keep the derivative of step by the state below 1 on average, or bound the state")
+        raise ConformanceError(
+            f"outputs of {LONG} steps are not finite; keep the derivative of step by the state below 1 on average, or bound the state"
+        )
     weights = {"x": x} | {name: weight for name, weight in cell.named_parameters() if weight.requires_grad}
     gradients = torch.autograd.grad(outputs.abs().mean(), list(weights.values()), allow_unused=True)
     for name, gradient in zip(weights, gradients, strict=True):
@@ -126,5 +131,6 @@ def _agree(module: Any, x: Tensor, case: str, **options: Any) -> None:
     report = verify_agreement(module, x, **options)
     if not report.ok:
         raise ConformanceError(
-            f"{case}: {report}; if the checks of step, drive and structure pass, this is a fault of the solver: report it with the cell", report=report
+            f"{case}: {report}; if the checks of step, drive and structure pass, this is a fault of the solver: report it with the cell",
+            report=report,
         )

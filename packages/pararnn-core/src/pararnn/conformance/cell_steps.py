@@ -81,7 +81,7 @@ def check_readout_broadcasts(cell: Any, x: Tensor) -> None:
         for name, layout in LAYOUTS.items():
             if (how := difference(cell.readout(layout(states)), layout(expected))) is not None:
                 raise ConformanceError(
-                    f"readout of states with leading dimensions {name} and of one time at a time differ {how}; an output may depend on its own state alone"
+                    f"readout of states with leading dimensions {name} and of one time at a time differ {how}; an output reads its own state alone"
                 )
 
 
@@ -94,8 +94,8 @@ def check_step_is_deterministic(cell: Any, x: Tensor) -> None:
             first, second = cell.step(state, drive), cell.step(state, drive)
         if not torch.equal(first.nan_to_num(), second.nan_to_num()):
             raise ConformanceError(
-                f"step is not deterministic in {name}: two calls with the same state and drive differ by up to {(first - second).abs().max():.1e}, but the "
-                "solver evaluates each step several times; draw random numbers in drive, once for a sequence, and keep nothing between calls"
+                f"step is not deterministic in {name}: two calls with the same state and drive differ by up to {(first - second).abs().max():.1e}, "
+                "but the solver evaluates each step several times; draw random numbers in drive, once for a sequence, and keep nothing between calls"
             )
 
 
@@ -116,7 +116,7 @@ def check_step_writes_nothing(cell: Any, x: Tensor) -> None:
             version, value = before[what]
             if tensor._version != version or not torch.equal(tensor.detach().nan_to_num(), value.nan_to_num()):
                 raise ConformanceError(
-                    f"step writes in place into {what} in {name}; the solver still needs it, so compute a new tensor (state + a instead of state.add_(a))"
+                    f"step writes in place into {what} in {name}; the solver still needs it, so compute a new tensor (state + a, not state.add_(a))"
                 )
 
 

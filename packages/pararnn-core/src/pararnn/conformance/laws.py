@@ -40,11 +40,11 @@ def check_members(structure: type[Structure], example: Example) -> None:
 
 def check_importable(structure: type[Structure], example: Example) -> None:
     """The class is found again by its import path and by pickle, as the scan operator and other processes look for it."""
-    path = structure_path(structure)
     try:
+        path = structure_path(structure)
         found = structure_at(path)
     except Exception as error:
-        raise ConformanceError(f"the class cannot be imported as {path!r} ({sentence(error)}); define it at module level under its own name") from error
+        raise ConformanceError(f"the class cannot be found by its import path ({sentence(error)}); define it at module level") from error
     if found is not structure:
         raise ConformanceError(f"{path!r} is another class than this one; define it at module level under its own name, once")
     member = example(LEAD, STATE, seed=0, dtype=torch.float64)
@@ -60,14 +60,20 @@ def check_dense_form(structure: type[Structure], example: Example) -> None:
     for lead in (LEAD, (), (0, 2)):
         matrices = example(lead, STATE, seed=0, dtype=torch.float64).to_dense()
         if tuple(matrices.shape) != (*lead, STATE, STATE):
-            raise ConformanceError(f"to_dense of maps with leading dimensions {lead} on {STATE} channels gives {tuple(matrices.shape)}; it must be "
-                                   f"(*lead, state, state) = {(*lead, STATE, STATE)}")
+            raise ConformanceError(
+                f"to_dense of maps with leading dimensions {lead} on {STATE} channels gives {tuple(matrices.shape)}; it must be "
+                f"(*lead, state, state) = {(*lead, STATE, STATE)}"
+            )
 
 
 def check_composition(structure: type[Structure], example: Example) -> None:
     """`A.compose(B)` applies `B`, then `A`: the product of the matrices; and composition is associative."""
     for _, (late, middle, early) in members(structure, example, 3):
-        _same(late.compose(early).to_dense(), late.to_dense() @ early.to_dense(), "late.compose(early).to_dense() and late.to_dense() @ early.to_dense()")
+        _same(
+            late.compose(early).to_dense(),
+            late.to_dense() @ early.to_dense(),
+            "late.compose(early).to_dense() and late.to_dense() @ early.to_dense()",
+        )
         one = late.compose(middle).compose(early).to_dense()
         _same(one, late.compose(middle.compose(early)).to_dense(), "(A B) C and A (B C), so composition is not associative:")
 
@@ -142,8 +148,8 @@ def members(structure: type[Structure], example: Example, count: int) -> Iterato
             found = tuple(example(LEAD, STATE, seed=seed, dtype=dtype) for seed in range(count))
         except Exception as error:
             raise ConformanceError(
-                f"the example fails for state_size {STATE} and {dtype} ({sentence(error)}); it takes (lead, state_size, *, seed, dtype) and is asked for "
-                "sizes that are multiples of 12, in real and complex dtypes"
+                f"the example fails for state_size {STATE} and {dtype} ({sentence(error)}); it takes (lead, state_size, *, seed, dtype) and is "
+                "asked for sizes that are multiples of 12, in real and complex dtypes"
             ) from error
         for member in found:
             if not isinstance(member, structure):

@@ -27,7 +27,9 @@ def check_scan_equals_walk(structure: type[Structure], example: Example) -> None
     for dtype in DTYPES:
         for case in cases(example, dtype):
             if (how := difference(_scanned(case), walk(case.transition, case.bias, case.initial, reverse=case.reverse))) is not None:
-                raise ConformanceError(f"{case.words}: the states of pararnn.scan and of the walk differ {how}; if the laws hold, report this with the structure")
+                raise ConformanceError(
+                    f"{case.words}: the states of pararnn.scan and of the walk differ {how}; if the laws hold, report this with the structure"
+                )
 
 
 def check_scan_of_packed_sequences(structure: type[Structure], example: Example) -> None:

@@ -63,7 +63,7 @@ def request_for(structure: str, bias: Tensor) -> Request:
 def constant_scan(transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Offsets | None, *, backend: str) -> Tensor:
     """The states as constants: the operator without its derivatives, and outside of transforms without its overhead."""
     path = structure_path(type(transition))
-    if not inside_transform():
+    if only_numbers():
         return _run(path, transition, bias, initial, offsets, reverse=False, backend=backend)
     bounds = None if offsets is None else torch.tensor(offsets, device=bias.device)
     states: Tensor = scan_op(path, list(transition.leaves()), bias, initial, bounds, False, backend)
@@ -71,18 +71,21 @@ def constant_scan(transition: Structure, bias: Tensor, initial: Tensor | None, o
 
 
 def _run(path: str, transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Offsets | None, *, reverse: bool, backend: str) -> Tensor:
+    check_fit(transition, bias)
     states: Tensor = select(request_for(path, bias), backend=backend).implementation(transition, bias, initial, offsets=offsets, reverse=reverse)
     return states
+
+
+def only_numbers() -> bool:
+    """Whether tensors stand for their numbers alone: no transform, no compiler, and no tracer (which is a dispatch mode) looks on."""
+    return not inside_transform() and not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
 
 
 @torch.library.custom_op("pararnn::scan", mutates_args=())
 def scan_op(structure: str, leaves: Sequence[Tensor], bias: Tensor, initial: Tensor | None, offsets: Tensor | None, reverse: bool, backend: str) -> Tensor:
     """`bias` `(rows, time, state)`, `initial` `(rows, segments, state)`, leaves `(rows, time, ...)`; returns the states."""
-    maps = structure_at(structure).from_leaves(*leaves)
-    check_fit(maps, bias)
-    implementation = select(request_for(structure, bias), backend=backend).implementation
     segments = None if offsets is None else as_offsets(offsets, bias.shape[1])
-    states: Tensor = implementation(maps, bias, initial, offsets=segments, reverse=reverse)
+    states = _run(structure, structure_at(structure).from_leaves(*leaves), bias, initial, segments, reverse=reverse, backend=backend)
     # An operator must not return its input, which a single step without an initial state is.
     return states.clone() if states.data_ptr() == bias.data_ptr() else states
 
@@ -115,7 +118,7 @@ def heads(offsets: Offsets | Tensor, like: Tensor, *, reverse: bool) -> tuple[Te
 def differentiable_scan(transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Tensor | None, *, reverse: bool, backend: str) -> Tensor:
     """The operator with its gradients, in every mode of torch: autograd, `torch.func`, forward mode, `torch.compile`."""
     path, leaves = structure_path(type(transition)), transition.leaves()
-    if not torch.is_grad_enabled() and not inside_transform() and not torch.compiler.is_compiling():
+    if not torch.is_grad_enabled() and only_numbers():
         bounds = None if offsets is None else as_offsets(offsets, bias.shape[1])
         return _run(path, transition, bias, initial, bounds, reverse=reverse, backend=backend)
     # The compiler follows the operator's own formula; torch.func transforms need an autograd.Function. Both are `_cotangents`.
@@ -223,7 +226,8 @@ def fold(tensor: Tensor, dim: int | None, size: int) -> Tensor:
 
 def unfold(tensor: Tensor, size: int) -> Tensor:
     """Undo `fold`: `(size * rows, ...)` to `(size, rows, ...)`."""
-    return tensor.unflatten(0, (size, tensor.shape[0] // size))
+    # Without a member the rows cannot be told; whatever they are said to be, there are no numbers in them.
+    return tensor.unflatten(0, (size, tensor.shape[0] // max(size, 1)))
 
 
 @scan_op.register_vmap

@@ -9,6 +9,7 @@ The Jacobians are taken when the states are: a weight that is edited before the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,36 +23,32 @@ from pararnn.solver.quasi import settle_costate
 from pararnn.structures.base import Structure
 
 
-def attach(problem: Problem, states: Tensor, *, scan_backend: str, derivatives: str) -> Tensor:
-    """`states` `(rows, time, state)` of a solved problem, differentiable by drive, initial state and parameters.
+def before_each_step(problem: Problem, states: Tensor) -> Tensor:
+    """The state that each step starts from, a constant `(rows, time, state)`."""
+    return shift(states.detach(), problem.initial.detach(), problem.offsets, reverse=False)
+
+
+def attach(problem: Problem, previous: Tensor, *, scan_backend: str, derivatives: str) -> Tensor:
+    """The states of a solved problem, differentiable by drive, initial state and parameters, from those `previous` to each step.
 
     With `derivatives="twice"`, second derivatives are exact too: the step is evaluated at states that are already differentiable, and one Newton
     correction, whose value is zero, carries their second-order part. Each further derivative raises `DifferentiationError`.
     """
-    attached, value = _attach(problem, states.detach(), scan_backend)
-    if derivatives == "once":
+    value, jacobian = problem.value_and_constant_jacobian(previous)
+    offsets = None if problem.offsets is None else torch.tensor(problem.offsets, device=value.device)
+    if problem.exact:
+        path = structure_path(type(jacobian))
+        attached: Tensor = _Attach.apply(path, scan_backend, offsets, value, problem.initial, *jacobian.leaves())
+    else:
+        # The costate that is settled is cut from the graph, so what it goes on to is limited as well.
+        limited = limit_derivatives(value, value, problem.initial, order=1)
+        start = limit_derivatives(problem.initial, value, problem.initial, order=1)
+        attached = settle_costate(replace(problem, initial=start), limited, jacobian, offsets, previous, scan_backend)
+    if derivatives == "once" or not problem.exact:
         return limit_derivatives(attached, value, problem.initial, order=1)
-    offsets = _offsets(problem, states)
-    previous = shift(attached, problem.initial, offsets, reverse=False)
-    again, jacobian = problem.value_and_constant_jacobian(previous)
+    again, jacobian = problem.value_and_constant_jacobian(shift(attached, problem.initial, problem.offsets, reverse=False))
     correction = differentiable_scan(jacobian, again - attached, None, offsets, reverse=False, backend=scan_backend)
     return limit_derivatives(attached + correction, value, problem.initial, order=2)
-
-
-def _attach(problem: Problem, states: Tensor, scan_backend: str) -> tuple[Tensor, Tensor]:
-    """The attached states, and the output of the steps, which depends on all that the states do but the initial state."""
-    offsets = _offsets(problem, states)
-    previous = shift(states, problem.initial.detach(), offsets, reverse=False)
-    value, jacobian = problem.value_and_constant_jacobian(previous)
-    if not problem.exact:
-        return settle_costate(problem, value, jacobian, offsets, previous, scan_backend), value
-    path = structure_path(type(jacobian))
-    result: Tensor = _Attach.apply(path, scan_backend, offsets, value, problem.initial, *jacobian.leaves())
-    return result, value
-
-
-def _offsets(problem: Problem, like: Tensor) -> Tensor | None:
-    return None if problem.offsets is None else torch.tensor(problem.offsets, device=like.device)
 
 
 class _Attach(torch.autograd.Function):
@@ -89,9 +86,12 @@ class _Attach(torch.autograd.Function):
         return unfold(_Attach.apply(path, backend, offsets, *folded), info.batch_size), 0
 
 
-def limit_derivatives(states: Tensor, *sources: Tensor, order: int) -> Tensor:
-    """`states`, which can be differentiated `order` times by what `sources` depend on; once more raises `DifferentiationError`."""
-    limited: Tensor = _Limit.apply(order, states, *sources)
+def limit_derivatives(states: Tensor, *sources: Tensor, order: int, derived: bool = False) -> Tensor:
+    """`states`, which can be differentiated `order` times by what `sources` depend on; once more raises `DifferentiationError`.
+
+    `derived` says that `states` are themselves a derivative, which depends on the sources in more ways than through this node.
+    """
+    limited: Tensor = _Limit.apply(order, derived, states, *sources)
     return limited
 
 
@@ -103,32 +103,35 @@ def _spend(order: int, derivative: Tensor, sources: tuple[Tensor, ...]) -> Tenso
             "use NewtonConfig(derivatives='twice') for second derivatives, or solver='sequential' for any order"
         )
     # Whatever is differentiated again depends on a source, so a refusing node lies on the way of every such request.
-    return limit_derivatives(derivative, *sources, order=order - 1)
+    return limit_derivatives(derivative, *sources, order=order - 1, derived=True)
 
 
 class _Limit(torch.autograd.Function):
     @staticmethod
-    def forward(order: int, states: Tensor, *sources: Tensor) -> Tensor:
+    def forward(order: int, derived: bool, states: Tensor, *sources: Tensor) -> Tensor:
         return states.view_as(states)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.order, _, *sources = inputs
+        ctx.order, ctx.derived, _, *sources = inputs
         ctx.save_for_backward(*sources)
         ctx.save_for_forward(*sources)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         sources = ctx.saved_tensors
-        passed = _spend(ctx.order, grad, sources) if torch.is_grad_enabled() or ctx.order == 0 else grad
-        return None, passed, *(None for _ in sources)
+        if ctx.order > 0 and not torch.is_grad_enabled():
+            return None, None, grad, *(None for _ in sources)
+        # A second derivative reaches the sources past this node too; a limited zero goes to them along with it, so that it counts as one.
+        zeros = (_spend(ctx.order, torch.zeros_like(source), sources) if ctx.derived else None for source in sources)
+        return None, None, _spend(ctx.order, grad, sources), *zeros
 
     @staticmethod
-    def jvp(ctx: Any, _order: None, states: Tensor | None, *_sources: Any) -> Tensor | None:
+    def jvp(ctx: Any, _order: None, _derived: None, states: Tensor | None, *_sources: Any) -> Tensor | None:
         refuse_nested_jvp()
         return None if states is None else _spend(ctx.order, states, ctx.saved_tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, order: int, states: Tensor, *sources: Tensor) -> tuple[Tensor, int | None]:
+    def vmap(info: Any, in_dims: Any, order: int, derived: bool, states: Tensor, *sources: Tensor) -> tuple[Tensor, int | None]:
         # The identity maps nothing; only its dependence on the sources counts.
-        return limit_derivatives(states, *sources, order=order), in_dims[1]
+        return limit_derivatives(states, *sources, order=order, derived=derived), in_dims[2]

@@ -23,11 +23,13 @@ MOST_ITERATIONS = 200
 def settle_costate(problem: Problem, value: Tensor, coarse: Structure, offsets: Tensor | None, previous: Tensor, scan_backend: str) -> Tensor:
     """The output `value` of all steps, behind a node that settles the costate by iteration in the backward pass."""
 
+    # Evaluated here and not in the backward pass, so that a weight that is edited in between is noticed.
+    with torch.enable_grad():
+        state = previous.detach().requires_grad_()
+        following = problem.step(state, problem.detach().drive)
+
     def pull(costate: Tensor) -> Tensor:
-        with torch.enable_grad():
-            state = previous.detach().requires_grad_()
-            drive = problem.detach().drive
-            (pulled,) = torch.autograd.grad(problem.step(state, drive), state, costate)
+        (pulled,) = torch.autograd.grad(following, state, costate, retain_graph=True)
         return pulled
 
     result: Tensor = _Settle.apply(pull, coarse, offsets, scan_backend, value, problem.initial)

@@ -31,8 +31,9 @@ from pararnn.solver.planner import Plan
 from pararnn.solver.problem import Problem
 from pararnn.solver.sweep import ends_and_states
 
-# Intervals grow by this factor when a sequence stalls, while all sweeps so far are estimated at less than this share of the walk.
-GROWTH, AFFORDABLE = 4, 0.5
+# Intervals grow by this factor when a sequence stalls, as long as all sweeps, those to come included, are estimated at no more than this share
+# of the walk. A sweep over longer intervals is taken to cost in proportion, and to be needed this many times.
+GROWTH, AFFORDABLE, EXPECTED = 4, 0.75, 3
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Record:
     updates: list[float] = field(default_factory=list)
     walked: int = 0
     repaired: bool = False
+    spent: float = 0.0
 
 
 def trajectory(problem: Problem, plan: Plan, config: NewtonConfig) -> tuple[Tensor, Tensor, Record]:
@@ -66,6 +68,8 @@ def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, re
     iteration = Iteration(problem, partition, config, patience=plan.patience)
     states = iteration.run()
     record.updates.extend(iteration.updates)
+    sweep = plan.sweep * interval / plan.interval
+    record.spent += sweep * len(iteration.updates)
     solved = iteration.solved
     if not any_true(~solved):
         return states, solved
@@ -81,7 +85,7 @@ def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, re
     start = 0 if problem.offsets is not None else interval * int(smallest(torch.where(solved, partition.count, iteration.settled)))
     rest = problem.after(start, states) if start else replace(problem, guess=states)
     left = replace(plan, length=plan.length - start)
-    affordable = len(record.updates) * plan.sweep < AFFORDABLE * plan.walk and interval * GROWTH * 2 <= left.length
+    affordable = record.spent + EXPECTED * GROWTH * sweep <= AFFORDABLE * plan.walk and interval * GROWTH * 2 <= left.length
     again, _ = _solve(rest, interval * GROWTH if affordable else left.length, left, config, record)
     keep = solved.unsqueeze(-1) if problem.offsets is None else problem.along_time(solved).unsqueeze(-1)
     return torch.cat((states[:, :start], torch.where(keep, states[:, start:], again)), dim=1), solved

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pararnn.scans.op import differentiable_scan
 from pararnn.selection import Request
-from pararnn.solver.adjoint import attach
+from pararnn.solver.adjoint import attach, before_each_step
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.planner import Plan, plan
 from pararnn.solver.problem import Problem
@@ -45,6 +45,8 @@ def solve(problem: Problem, config: NewtonConfig) -> SolveResult:
         return _result(problem, planned, states, Record(walked=planned.length), _all(problem))
     states, solved, record = trajectory(problem, planned, config)
     if differentiable:
+        # Rebound at once, so that the states themselves are free while the step is evaluated: they come back out of it.
+        states = before_each_step(problem, states)
         states = attach(problem, states, scan_backend=config.scan_backend, derivatives=config.derivatives)
     return _result(problem, planned, states, record, solved)
 
