@@ -20,5 +20,6 @@ default_role = "code"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-napoleon_use_ivar = True
 napoleon_numpy_docstring = False
+# Attributes of a frozen record are the arguments that make it; only that style lets one line speak of several.
+napoleon_custom_sections = [("Attributes", "params_style")]

@@ -30,6 +30,11 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FILE = re.compile(r"# file: (\S+)\n")
 
 
+def pytest_configure(config):
+    # The compiler looks at every tensor it meets, also at those that have no gradient to show.
+    config.addinivalue_line("filterwarnings", "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+
+
 def run_python(example):
     if FILE.match(example.parsed):
         write_file(example)
@@ -69,7 +74,9 @@ def install_project():
     metadata.mkdir()
     requires = "".join(f"Requires-Dist: {requirement}\n" for requirement in project["dependencies"])
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n{requires}", encoding="utf-8")
-    lines = [f"[{group}]\n" + "\n".join(f"{name} = {target}" for name, target in entries.items()) for group, entries in project["entry-points"].items()]
+    lines = [
+        f"[{group}]\n" + "\n".join(f"{name} = {target}" for name, target in entries.items()) for group, entries in project["entry-points"].items()
+    ]
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     importlib.invalidate_caches()
     registry.reset()

@@ -58,7 +58,7 @@ def test_each_has_its_state_and_its_cause(everything, in_process):
     assert "a_library_that_nobody_has" in states["broken-cells"][1]
     assert states["future-cells"][0] == "incompatible"
     assert "pararnn-core>=99" in states["future-cells"][1]
-    assert {states[name][0] for name in ("pararnn-core", "pararnn-toy", "rival-cells")} == {"loaded"}
+    assert {states[name][0] for name in ("pararnn-core", "recurrent-toys", "rival-cells")} == {"loaded"}
 
 
 def test_the_faults_are_warned_about_once_each(everything, in_process):
@@ -67,19 +67,19 @@ def test_the_faults_are_warned_about_once_each(everything, in_process):
 
 
 def test_the_rest_is_verified_as_before(everything, in_process):
-    result = in_process("pararnn", "verify", "pararnn-toy:ToyCell", "upper_pairs", "diagonal", "--json", path=everything)
+    result = in_process("pararnn", "verify", "recurrent-toys:ToyCell", "upper_pairs", "diagonal", "--json", path=everything)
     assert json.loads(result.stdout)["ok"]
 
 
 def test_a_name_that_two_offer_is_refused_with_both_full_names(everything, in_process):
     result = in_process("python", "-c", "from pararnn import ToyCell", path=everything, check=False)
     assert result.returncode != 0
-    assert "'pararnn-toy:ToyCell' or 'rival-cells:ToyCell'" in result.stderr
+    assert "'recurrent-toys:ToyCell' or 'rival-cells:ToyCell'" in result.stderr
 
 
 def test_the_full_name_of_a_duplicate_means_one_of_them(everything, in_process):
-    code = "import pararnn; print(pararnn.cells['pararnn-toy:ToyCell'].load().__module__)"
-    assert in_process("python", "-c", code, path=everything).stdout.strip() == "pararnn_toy.cell"
+    code = "import pararnn; print(pararnn.cells['recurrent-toys:ToyCell'].load().__module__)"
+    assert in_process("python", "-c", code, path=everything).stdout.strip() == "recurrent_toys.cell"
 
 
 def test_verifying_the_rival_names_what_it_lacks_and_ends_with_status_1(everything, in_process):
@@ -97,5 +97,5 @@ def test_strict_mode_refuses_them(everything, in_process):
 def test_disabled_they_are_not_even_warned_about(everything, in_process):
     names = "broken-cells,future-cells,rival-cells"
     result = in_process("python", "-c", "from pararnn import ToyCell; print(ToyCell.__module__)", path=everything, PARARNN_DISABLE_PLUGINS=names)
-    assert result.stdout.strip() == "pararnn_toy.cell"
+    assert result.stdout.strip() == "recurrent_toys.cell"
     assert result.stderr == ""

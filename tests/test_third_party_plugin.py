@@ -1,6 +1,7 @@
 """A plugin of other people, built and installed as they would, with its cell and its structure: no line of the core is for it."""
 
 import json
+import re
 
 import pytest
 
@@ -8,14 +9,14 @@ pytestmark = pytest.mark.integration
 
 SAME_CLASS = """
 from pararnn import ParaRNN, ToyCell
-import pararnn, pararnn_toy.cell, torch
-assert ToyCell is pararnn_toy.cell.ToyCell
+import pararnn, recurrent_toys.cell, torch
+assert ToyCell is recurrent_toys.cell.ToyCell
 assert "ToyCell" in pararnn.cells
 print(tuple(ParaRNN(ToyCell(3, 5))(torch.randn(2, 100, 3)).shape))
 """
 OWN_STRUCTURE = """
 import torch, pararnn
-from pararnn_toy.structure import UpperPairs
+from recurrent_toys.structure import UpperPairs
 weight = torch.tensor([0.9, 0.5, 0.0, 0.7]).unsqueeze(-1)
 step = lambda state, drive: torch.tanh(UpperPairs(weight).apply(state) + drive)
 drive, start = torch.randn(2, 300, 2), torch.zeros(2, 2)
@@ -34,7 +35,7 @@ def toy(repository, install_plugin):
 
 def test_the_plugin_is_listed_with_what_it_offers(toy, in_process):
     listed = json.loads(in_process("pararnn", "plugins", "--json", path=toy).stdout)
-    (plugin,) = [plugin for plugin in listed if plugin["distribution"] == "pararnn-toy"]
+    (plugin,) = [plugin for plugin in listed if plugin["distribution"] == "recurrent-toys"]
     assert plugin["state"] == "loaded"
     assert plugin["offers"] == {"cells": ["ToyCell"], "structures": ["upper_pairs"]}
 
@@ -64,4 +65,4 @@ def test_without_it_its_cell_is_unknown(in_process):
 def test_no_file_of_the_packages_knows_it(repository):
     sources = [path for path in (repository / "packages").rglob("*") if path.suffix in {".py", ".toml", ".md"} and path.is_file()]
     assert sources
-    assert [path.name for path in sources if "pararnn_toy" in (text := path.read_text(encoding="utf-8")) or "pararnn-toy" in text] == []
+    assert [path.name for path in sources if re.search("recurrent.toys", path.read_text(encoding="utf-8"))] == []

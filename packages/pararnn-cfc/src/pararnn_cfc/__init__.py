@@ -1,7 +1,7 @@
 """Closed-form continuous-time cells for irregularly sampled series.
 
-`ParaCfC` is channelwise and solved by diagonal scans; `CfC` is the paper's network with the interface of the ncps package, and `CfCCell`, `WiredCfC` and
-`MixedMemoryCell` are the cells inside it.
+`ParaCfC` is channelwise and solved by diagonal scans; `CfC` is the paper's network with the interface of the ncps package, and `CfCCell`,
+`WiredCfC` and `MixedMemoryCell` are the cells inside it.
 """
 
 from pararnn_cfc.cfc import CfC

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.transforms import refuse_nested_jvp
+from pararnn.transforms import inside_transform, refuse_nested_jvp
 
 
 def clip(weight: Tensor, bound: float) -> Tensor:
@@ -16,6 +16,8 @@ def clip(weight: Tensor, bound: float) -> Tensor:
     The derivative of a plain clamp is zero outside, so a weight that an optimiser once pushed over the bound would never move again.
     Here a gradient passes outside too where a descent step along it leads towards the bound: the projected gradient.
     """
+    if not torch.is_grad_enabled() and not inside_transform():
+        return weight.clamp(-bound, bound)
     # The compiler refuses functions with a forward-mode rule, and needs none.
     kind = _Clip if torch.compiler.is_compiling() else _ClipWithForwardMode
     clipped: Tensor = kind.apply(weight, bound)

@@ -62,10 +62,11 @@ class LSTMGates(nn.Module):
         preactivations = (gates + self.recurrent_map(state)).chunk(4, dim=-1)
         (shown, kept), by_memory, slopes = remember_with_slopes(memory, *preactivations)
         weights = self.recurrent_map.weight.chunk(4)
-        by_state = [
-            functools.reduce(torch.add, (slope.unsqueeze(-1) * weight for slope, weight in zip(of_result, weights, strict=True))) for of_result in slopes
-        ]
-        return (shown, kept), LSTMDerivatives(*by_state, *by_memory)
+        proposal, remembered = (
+            functools.reduce(torch.add, (slope.unsqueeze(-1) * weight for slope, weight in zip(of_result, weights, strict=True)))
+            for of_result in slopes
+        )
+        return (shown, kept), LSTMDerivatives(proposal, remembered, *by_memory)
 
 
 class LSTMDerivatives(NamedTuple):

@@ -4,9 +4,9 @@
     n[t] = tanh(c(x[t]) + u * h[t-1])                    where the state is heading
     h[t] = a[t] * h[t-1] + (1 - a[t]) * n[t]
 
-`f` and `c` are linear maps of the features, `u` a vector limited to `[-max_recurrent_norm, max_recurrent_norm]`. With `gate_mix="diag_h"` the rate sees the
-state too, through a second limited vector `v`: `f(x[t]) + v * h[t-1]`. As `dt -> 0` the state is kept, as a solution of an ODE must; gates of the
-form `sigmoid(-rate * dt)` halve it instead.
+`f` and `c` are linear maps of the features, `u` a vector limited to `[-max_recurrent_norm, max_recurrent_norm]`. With `gate_mix="diag_h"` the
+rate sees the state too, through a second limited vector `v`: `f(x[t]) + v * h[t-1]`. As `dt -> 0` the state is kept, as a solution of an ODE
+must; gates of the form `sigmoid(-rate * dt)` halve it instead.
 
 Source: a channelwise variant of Hasani et al. (2022), arXiv 2106.13898, equation (10); the paper's own cell is `pararnn_cfc.CfC`.
 """

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from pararnn.cli import main
 
-MODULES = ("statsmodels.datasets.co2", "matplotlib", "safetensors.torch")
+MODULES = ("statsmodels.datasets.co2", "matplotlib.figure", "safetensors.torch")
 
 
 @pytest.fixture

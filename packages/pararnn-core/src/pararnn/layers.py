@@ -25,8 +25,8 @@ class ParaRNN(nn.Module):
 
     Args:
         cell_or_cells: one cell, or the cells of all layers from the bottom up.
-        num_layers: how often one cell is stacked; layers above the first are made by the cell's `layer_above`, or as fresh copies of it where its output
-            has the size of its input. Weights are never shared.
+        num_layers: how often one cell is stacked; layers above the first are made by the cell's `layer_above`, or as fresh copies of it where
+            its output has the size of its input. Weights are never shared.
         config: how trajectories are solved in parallel.
         solver: `"auto"` lets the planner choose between a parallel solve and the walk, in training and evaluation alike; `"newton"` insists on
             the parallel solve, `"sequential"` on the walk, differentiated by autograd step by step.
@@ -172,7 +172,8 @@ def _above(cell: nn.Module) -> nn.Module:
         return above
     if not hasattr(cell, "reset_parameters"):
         raise CellError(
-            f"{type(cell).__name__} cannot be stacked by num_layers: it has neither layer_above() nor reset_parameters(); pass the cells of all layers as a list"
+            f"{type(cell).__name__} cannot be stacked by num_layers: it has neither layer_above() nor reset_parameters(); "
+            "pass the cells of all layers as a list"
         )
     fresh = copy.deepcopy(cell)
     fresh.reset_parameters()  # type: ignore[operator]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torch.autograd import forward_ad
 from torch._C._functorch import TransformType, get_interpreter_stack, peek_interpreter_stack
+from torch.autograd import forward_ad
 
 from pararnn.errors import DifferentiationError
 

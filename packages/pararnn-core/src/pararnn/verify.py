@@ -77,8 +77,8 @@ def verify_agreement(
 ) -> AgreementReport:
     """Compare the parallel solve of `module` over `x` `(batch, time, input)` with the walk: outputs, and gradients of everything.
 
-    Gradients are those of one fixed random linear functional of the outputs and final states, by `x`, `h0` and every parameter. The plan insists on a parallel
-    solve where `config` leaves the interval open, so that there is something to compare.
+    Gradients are those of one fixed random linear functional of the outputs and final states, by `x`, `h0` and every parameter. The plan
+    insists on a parallel solve where `config` leaves the interval open, so that there is something to compare.
 
     Args:
         module: a `ParaRNN`, a cell, or a module that holds a `ParaRNN` as `.rnn`.
@@ -95,16 +95,15 @@ def verify_agreement(
     starts = None if h0 is None else [start.detach().clone().requires_grad_(gradients) for start in ([h0] if isinstance(h0, Tensor) else h0)]
     inputs |= {f"h0.{depth}": start for depth, start in enumerate(starts or ())}
     inputs |= {name: weight for name, weight in rnn.named_parameters() if weight.requires_grad}
-    outputs, found = [], []
+    outputs, found, solves = [], [], []
     for model in (parallel, walk):
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.set_grad_enabled(gradients):
             torch.manual_seed(0)
             output, results = model.solve(inputs["x"], starts, cu_seqlens)
             outputs.append(output.detach())
             found.append(_gradients(output, [result.final for result in results], list(inputs.values())) if gradients else {})
-        if model is parallel:
-            record = results
-    report = _report(outputs, dict(zip(inputs, zip(*found, strict=True), strict=True)) if gradients else {}, record, atol, rtol)
+            solves.append(results)
+    report = _report(outputs, dict(zip(inputs, zip(*found, strict=True), strict=True)) if gradients else {}, solves[0], atol, rtol)
     if raise_on_fail and not report.ok:
         raise AgreementError(f"{report}; run pararnn verify on the cell to find the fault", report=report)
     return report

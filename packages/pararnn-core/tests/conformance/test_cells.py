@@ -148,7 +148,7 @@ def test_a_step_that_writes_into_its_drive_is_named(define):
 
 
 def test_a_step_that_counts_in_a_buffer_is_named(define, gated):
-    def __init__(self):
+    def build(self):
         gated.__init__(self)
         self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
 
@@ -156,7 +156,7 @@ def test_a_step_that_counts_in_a_buffer_is_named(define, gated):
         self.seen += 1
         return gated.step(self, state, drive)
 
-    assert "into the buffer seen" in failures(define(__init__=__init__, step=step))["step_writes_nothing"]
+    assert "into the buffer seen" in failures(define(__init__=build, step=step))["step_writes_nothing"]
 
 
 def test_dropout_in_the_step_is_named(define, gated):
@@ -254,11 +254,11 @@ def test_a_layer_above_with_the_same_weights_is_named(define):
 
 
 def test_a_cell_that_cannot_be_pickled_is_named(define, gated):
-    def __init__(self):
+    def build(self):
         gated.__init__(self)
         self.squash = lambda value: torch.tanh(value)
 
-    message = failures(define(__init__=__init__))["copies"]
+    message = failures(define(__init__=build))["copies"]
     assert message.startswith("pickle of the cell fails")
 
 

@@ -69,11 +69,12 @@ def pytest_generate_tests(metafunc):
     """Run a test for every way and every structure that it asks for, where the two fit each other."""
     marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     names = [name for name in ("way", "structure") if name in metafunc.fixturenames and name not in marks]
-    pairs = [(way, structure) for way in WAYS for structure in STRUCTURES if way != "numba" or structure == "diagonal"]
+    ways = getattr(metafunc.module, "ENOUGH_WAYS", WAYS)
+    pairs = [(way, structure) for way in ways for structure in STRUCTURES if way != "numba" or structure == "diagonal"]
     if names == ["way", "structure"]:
         metafunc.parametrize(names, pairs, ids=[", ".join(pair) for pair in pairs])
     elif names:
-        metafunc.parametrize(names, [[one] for one in (WAYS if names == ["way"] else STRUCTURES)])
+        metafunc.parametrize(names, [[one] for one in (ways if names == ["way"] else STRUCTURES)])
 
 
 @pytest.fixture

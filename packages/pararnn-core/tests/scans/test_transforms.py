@@ -9,6 +9,8 @@ from pararnn.errors import DifferentiationError
 from pararnn.scans.op import scan_op, structure_path
 
 PACKED = [0, 0, 4, 9]
+# Transforms see one operator, whatever serves it.
+ENOUGH_WAYS = ("walk", "chunks of 2", "numba")
 
 
 @pytest.fixture
@@ -98,6 +100,22 @@ def test_a_scan_without_gradients_still_obeys_transforms(run, walked, small):
         torch.testing.assert_close(run(*tensors), walked(*tensors), rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(vmap(run)(*members(tensors))[0], walked(*tensors), rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(jvp(run, tensors, tangents), jvp(walked, tensors, tangents), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_does_not_touch_a_recurrence_in_float32(recurrence, structure, scan, half):
+    case = recurrence(structure, dtype=torch.float32, scale=0.8)
+
+    def answers():
+        now = case.requiring_grad()
+        states = scan(now.transition, now.bias, now.initial)
+        tangent = jvp(lambda maps: scan(type(now.transition)(maps), case.bias, case.initial), (case.tensors[0],), (case.tensors[0],))[1]
+        return states, tangent, *torch.autograd.grad(states.square().sum(), now.tensors)
+
+    expected = answers()
+    with torch.autocast("cpu", dtype=half):
+        found = answers()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 def test_a_traced_scan_is_one_node_and_can_be_replayed(recurrence, structure):
@@ -222,9 +240,11 @@ def test_vjp_of_a_complex_scan_equals_that_of_the_walk(recurrence, scan, oracle)
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("initial", [True, False], ids=["initial state", "no initial state"])
-@pytest.mark.parametrize("packing", [None, PACKED], ids=["one sequence", "packed"])
+@pytest.mark.parametrize(
+    ("packing", "initial", "reverse"),
+    [(None, True, False), (None, False, True), (PACKED, True, True), (PACKED, False, False)],
+    ids=["one sequence from a state", "one sequence backwards", "packed from states backwards", "packed"],
+)
 def test_a_compiled_scan_equals_the_eager_one_with_its_gradients(
     structure, recurrence, compiled, same_gradients, tolerance, reverse, initial, packing
 ):
@@ -281,9 +301,11 @@ def test_a_scan_inside_compiled_surroundings_equals_the_eager_one(recurrence, co
         torch.testing.assert_close(one, other, **tolerance["gradients"])
 
 
-@pytest.mark.parametrize("packing", [None, PACKED], ids=["one sequence", "packed"])
-@pytest.mark.parametrize("initial", [True, False], ids=["initial state", "no initial state"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "packing", "initial"),
+    [(torch.float32, PACKED, True), (torch.float32, None, False), (torch.complex64, None, True)],
+    ids=["packed from states", "one sequence", "one complex sequence from a state"],
+)
 def test_the_operator_is_what_it_tells_torch_it_is(structure, recurrence, packing, initial, dtype):
     offsets = None if packing is None else torch.tensor(packing)
     case = recurrence(structure, rows=1, length=9, segments=3, dtype=dtype, initial=initial).requiring_grad()

@@ -28,7 +28,7 @@ def test_no_initial_state_means_zero(scan, structure, recurrence, oracle, tolera
     torch.testing.assert_close(scan(case.transition, case.bias, torch.zeros_like(case.bias[:, 0]), reverse=reverse), expected, **tolerance["states"])
 
 
-@pytest.mark.parametrize("length", [255, 257, 300, 1000, 4097], ids="T{}".format)
+@pytest.mark.parametrize("length", [255, 257, 1000, 4097], ids="T{}".format)
 def test_lengths_around_powers_of_two_equal_the_walk(scan, recurrence, oracle, tolerance, length):
     case = recurrence(rows=1, length=length, size=2, scale=0.8)
     torch.testing.assert_close(

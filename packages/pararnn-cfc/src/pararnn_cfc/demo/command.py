@@ -96,10 +96,12 @@ def _run(config: TrainingConfig, console: Console, *, silent: bool) -> Outcome:
 
 def _show(outcome: Outcome, files: dict[str, Path], console: Console) -> None:
     series, task = outcome.task.series, outcome.task
+    missing_test_weeks = series.take(series.weeks >= task.test_start).missing
     console.print(
-        f"CO2 at Mauna Loa, {series.start} to {series.day(int(series.weeks[-1]))}: {len(series)} weeks measured, {series.missing} missing, "
-        f"longest gap {int(series.gaps.max())} weeks. Training before {series.day(task.validation_start)}, test from {series.day(task.test_start)}. "
-        f"Time gaps are given to the network in weeks.\n",
+        f"CO2 at Mauna Loa, {series.start} to {series.day(int(series.weeks[-1]))}: {len(series)} weeks measured, {series.missing} missing "
+        f"({missing_test_weeks} of them in the test years), longest gap {int(series.gaps.max())} weeks. "
+        f"Training before {series.day(task.validation_start)}, test from {series.day(task.test_start)}. "
+        "Time gaps are given to the network in weeks.\n",
         highlight=False,
     )
     for table in outcome.tables():

@@ -24,7 +24,7 @@ LINEAR = "linear"
 LINEAR_LAGS = (4, 13, 26, 52)
 LINEAR_RIDGES = (1.0, 10.0, 100.0)
 # Name and share of the weeks that is kept.
-CONDITIONS = {"as measured": 1.0, "half of the weeks dropped": 0.5}
+CONDITIONS = {"as measured": 1.0, "half of the weeks dropped at random": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,10 +101,11 @@ def draw_speed(comparison: Comparison, path: Path) -> None:
     ):
         axes.plot(comparison.lengths, [1000 * one for one in seconds], color=colour, marker=marker, label=name)
     for length, parallel, loop in zip(comparison.lengths, comparison.parallel_by_length, comparison.loop_by_length, strict=True):
-        place = (length, 1000 * (parallel * loop) ** 0.5)
-        axes.annotate(f"{loop / parallel:.1f}x", place, horizontalalignment="center", verticalalignment="center", fontsize=9)
+        text = f"{loop / parallel:.1f}x"
+        axes.annotate(text, (length, 1000 * loop), xytext=(0, 8), textcoords="offset points", horizontalalignment="center", fontsize=9)
     axes.set(xscale="log", yscale="log", xlabel="steps of time", ylabel="forward and backward (ms)")
-    axes.set_title(f"Time for {comparison.shape[0]} sequences side by side, and how many times as long the loop takes")
+    axes.set_title(f"{comparison.shape[0]} sequences side by side, and how many times as long the loop takes")
+    axes.set_ylim(top=1.5 * axes.get_ylim()[1])
     _label_ticks(axes, [number * scale for scale in (1, 10, 100, 1000, 10000) for number in (1, 2, 5)])
     axes.set_xticks(comparison.lengths, [str(length) for length in comparison.lengths])
     axes.legend(loc="upper left")

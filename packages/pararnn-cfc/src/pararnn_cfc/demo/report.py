@@ -48,6 +48,7 @@ class Outcome:
             "data": {
                 "samples": len(task.series),
                 "missing_weeks": task.series.missing,
+                "missing_test_weeks": task.series.take(task.series.weeks >= task.test_start).missing,
                 "longest_gap_weeks": int(task.series.gaps.max()),
                 "unit_of_time_gaps": "weeks",
                 "first_day": task.series.start.isoformat(),
@@ -120,7 +121,7 @@ def _comparison_table(comparison: Comparison, agreement: AgreementReport) -> Tab
         f"loss after {len(comparison.loop_losses) - 1} steps (ppm²)",
         f"{comparison.parallel_losses[-1]:.6f}",
         f"{comparison.loop_losses[-1]:.6f}",
-        f"relative difference at most {comparison.loss_difference:.0e}",
+        f"relative difference at most {comparison.loss_difference:.0e}" if comparison.loss_difference else "the same to the last digit",
     )
     table.add_row("loss of the trained weights (ppm²)", f"{comparison.parallel_loss:.6f}", f"{comparison.loop_loss:.6f}", "")
     verdict = "agree" if agreement.ok else "do NOT agree"

@@ -1,7 +1,8 @@
 """Weekly CO2 at Mauna Loa, as the weeks that were measured and the gaps between them.
 
-Source: Keeling and Whorf (2004), atmospheric CO2 concentrations from the continuous air samples at Mauna Loa Observatory, Hawaii, March 1958 to
-December 2001; it comes with statsmodels, so nothing is downloaded.
+Weekly means of continuous air samples, March 1958 to December 2001. They come with statsmodels, so nothing is downloaded.
+
+Source: Keeling and Whorf (2004), in Trends: A Compendium of Data on Global Change, Carbon Dioxide Information Analysis Center; public domain.
 """
 
 from __future__ import annotations

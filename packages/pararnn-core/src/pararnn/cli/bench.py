@@ -45,7 +45,9 @@ class Row:
 @click.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Sequences side by side.")
-@click.option("--length", "lengths", multiple=True, default=(256, 1024, 4096), show_default=True, type=click.IntRange(1), help="Steps; may be repeated.")
+@click.option(
+    "--length", "lengths", multiple=True, default=(256, 1024, 4096), show_default=True, type=click.IntRange(1), help="Steps; may be repeated."
+)
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Timed runs, of which the median is shown.")
 @click.option("--threads", default=None, type=click.IntRange(1), help="Threads for torch; as torch chooses if left out.")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "float64"]), help="Precision of cell and inputs.")
@@ -162,7 +164,9 @@ def _kept(model: ParaRNN, x: Tensor) -> float:
 
 def _show(rows: list[Row], machine: dict[str, Any]) -> None:
     facts = ", ".join(f"{key} {value}" for key, value in machine.items())
-    table = titled_table(f"Walk against parallel solve, medians ({facts})", "cell", "batch, steps, state", "forward, ms", "forward + backward, ms", "kept, MiB")
+    table = titled_table(
+        f"Walk against parallel solve, medians ({facts})", "cell", "batch, steps, state", "forward, ms", "forward + backward, ms", "kept, MiB"
+    )
     for row in rows:
         table.add_row(
             row.cell,

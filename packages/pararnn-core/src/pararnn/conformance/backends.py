@@ -34,9 +34,7 @@ def check_reasons(backend: Entry[BackendSpec]) -> str | None:
     for request in requests(backend.spec.op):
         first = reasons_of(backend, request)
         if not isinstance(first, tuple) or not all(isinstance(reason, str) and reason.strip() for reason in first):
-            raise ConformanceError(
-                f"reasons({request}) is {first!r}; it must be a tuple of sentences, one for every obstacle, or empty"
-            )
+            raise ConformanceError(f"reasons({request}) is {first!r}; it must be a tuple of sentences, one for every obstacle, or empty")
         if reasons_of(backend, request) != first:
             raise ConformanceError(f"reasons({request}) changes from one call to the next; choices are remembered, so it must not")
     place = place_of(backend)

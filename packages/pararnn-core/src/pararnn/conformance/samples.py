@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from pararnn.errors import ShapeError
 from pararnn.solver import drive as drives
-from pararnn.solver.api import sequential_apply
 
 
 def sized(x: Tensor, batch: int, length: int) -> Tensor:
@@ -30,9 +29,19 @@ def sized(x: Tensor, batch: int, length: int) -> Tensor:
 
 def visited(cell: Any, x: Tensor) -> Tensor:
     """States `(batch, time, state)` near those of the trajectory over `x`, moved at random, within the cell's bounds."""
-    with torch.no_grad():
-        states = sequential_apply(cell, x)
+    states = stepped(cell, x)
     return bounded(cell, states + 0.1 * torch.randn_like(states))
+
+
+def stepped(cell: Any, x: Tensor) -> Tensor:
+    """The trajectory `(batch, time, state)` over `x` by the plainest loop, so that no fault of another member gets in its way."""
+    state, states = cell.initial_state(x.shape[0]), []
+    with torch.no_grad():
+        for drive in drives.unbind(cell.drive(x), dim=1):
+            # A step that writes in place must not rewrite what is already recorded.
+            state = cell.step(state.clone(), drive)
+            states.append(state)
+    return torch.stack(states, dim=1)
 
 
 def bounded(cell: Any, states: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -63,7 +64,7 @@ def scan(transition: Structure, bias: Tensor, initial: Tensor | None, *, offsets
     tasks = [
         (row, segment, first, min(first + block, size), low, high)
         for row in range(rows)
-        for segment, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for segment, (low, high) in enumerate(itertools.pairwise(bounds))
         for first in range(0, size, block)
         if high > low
     ]
@@ -81,7 +82,7 @@ def _array(tensor: Tensor) -> Any:
     return tensor.detach().resolve_conj().resolve_neg().numpy()
 
 
-def _run(tasks: list[tuple[int, ...]], arrays: list[Any], has_initial: bool, reverse: bool) -> None:
+def _run(tasks: Sequence[tuple[int, int, int, int, int, int]], arrays: list[Any], has_initial: bool, reverse: bool) -> None:
     diagonal, bias, start, states = arrays
     kernel = _kernel()
     for row, segment, first, last, low, high in tasks:
@@ -99,7 +100,7 @@ def _kernel() -> Callable[..., None]:
     """The compiled loop; numba keeps it on disk for the next process."""
     import numba
 
-    @numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True, cache=True)
     def walk(a: Any, b: Any, initial: Any, has_initial: bool, reverse: bool, h: Any) -> None:
         length, size = b.shape
         first = length - 1 if reverse else 0

@@ -6,6 +6,7 @@ other way with adjoint maps, which gives every higher derivative; its vmap rule 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -16,12 +17,12 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import StructureError
-from pararnn.transforms import inside_transform, refuse_nested_jvp
 from pararnn.registry import Registry, installed
 from pararnn.scans.fit import check_fit
 from pararnn.scans.segments import Offsets, as_offsets
 from pararnn.selection import Request, select
 from pararnn.structures.base import Structure
+from pararnn.transforms import inside_transform, refuse_nested_jvp
 
 
 def structure_path(structure: type[Structure]) -> str:
@@ -41,7 +42,8 @@ def structure_path(structure: type[Structure]) -> str:
 def structure_at(path: str) -> type[Structure]:
     """The structure class behind an import path; looked up each time, because a notebook may define it anew under the same path."""
     module, _, name = path.partition(":")
-    structure: type[Structure] = functools.reduce(getattr, name.split("."), sys.modules.get(module) or importlib.import_module(module))  # type: ignore[arg-type,assignment]
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    structure: type[Structure] = functools.reduce(getattr, name.split("."), found)
     return structure
 
 
@@ -72,8 +74,16 @@ def constant_scan(transition: Structure, bias: Tensor, initial: Tensor | None, o
 
 def _run(path: str, transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Offsets | None, *, reverse: bool, backend: str) -> Tensor:
     check_fit(transition, bias)
-    states: Tensor = select(request_for(path, bias), backend=backend).implementation(transition, bias, initial, offsets=offsets, reverse=reverse)
+    implementation = select(request_for(path, bias), backend=backend).implementation
+    with full_precision(bias):
+        states: Tensor = implementation(transition, bias, initial, offsets=offsets, reverse=reverse)
     return states
+
+
+def full_precision(like: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Autocast switched off: it would multiply matrices in half precision, and the errors add up over time."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
 
 
 def only_numbers() -> bool:
@@ -82,7 +92,9 @@ def only_numbers() -> bool:
 
 
 @torch.library.custom_op("pararnn::scan", mutates_args=())
-def scan_op(structure: str, leaves: Sequence[Tensor], bias: Tensor, initial: Tensor | None, offsets: Tensor | None, reverse: bool, backend: str) -> Tensor:
+def scan_op(
+    structure: str, leaves: Sequence[Tensor], bias: Tensor, initial: Tensor | None, offsets: Tensor | None, reverse: bool, backend: str
+) -> Tensor:
     """`bias` `(rows, time, state)`, `initial` `(rows, segments, state)`, leaves `(rows, time, ...)`; returns the states."""
     segments = None if offsets is None else as_offsets(offsets, bias.shape[1])
     states = _run(structure, structure_at(structure).from_leaves(*leaves), bias, initial, segments, reverse=reverse, backend=backend)
@@ -115,7 +127,9 @@ def heads(offsets: Offsets | Tensor, like: Tensor, *, reverse: bool) -> tuple[Te
     return (bounds[1:] - 1 if reverse else bounds[:-1])[segments].long(), segments
 
 
-def differentiable_scan(transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Tensor | None, *, reverse: bool, backend: str) -> Tensor:
+def differentiable_scan(
+    transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Tensor | None, *, reverse: bool, backend: str
+) -> Tensor:
     """The operator with its gradients, in every mode of torch: autograd, `torch.func`, forward mode, `torch.compile`."""
     path, leaves = structure_path(type(transition)), transition.leaves()
     if not torch.is_grad_enabled() and only_numbers():
@@ -160,25 +174,38 @@ class _Scan(torch.autograd.Function):
         term = torch.zeros_like(states) if bias_tangent is None else bias_tangent
         if any(tangent is not None for tangent in leaf_tangents):
             moved = [torch.zeros_like(leaf) if tangent is None else tangent for leaf, tangent in zip(leaves, leaf_tangents, strict=True)]
-            term = term + type(transition).from_leaves(*moved).apply(shift(states, initial, offsets, reverse=ctx.reverse))
+            with full_precision(term):
+                term = term + type(transition).from_leaves(*moved).apply(shift(states, initial, offsets, reverse=ctx.reverse))
         return differentiable_scan(transition, term, initial_tangent, offsets, reverse=ctx.reverse, backend=ctx.backend)
-
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, path: str, reverse: bool, backend: str, offsets: Tensor | None, *tensors: Any) -> tuple[Tensor, int]:
-        bias, initial, *leaves = (None if tensor is None else fold(tensor, dim, info.batch_size) for tensor, dim in zip(tensors, in_dims[4:], strict=True))
+        bias, initial, *leaves = (
+            None if tensor is None else fold(tensor, dim, info.batch_size) for tensor, dim in zip(tensors, in_dims[4:], strict=True)
+        )
         return unfold(_Scan.apply(path, reverse, backend, offsets, bias, initial, *leaves), info.batch_size), 0
 
 
 def _cotangents(
-    transition: Structure, states: Tensor, initial: Tensor | None, offsets: Tensor | None, grad: Tensor, *, reverse: bool, backend: str, needs: tuple[bool, bool]
+    transition: Structure,
+    states: Tensor,
+    initial: Tensor | None,
+    offsets: Tensor | None,
+    grad: Tensor,
+    *,
+    reverse: bool,
+    backend: str,
+    needs: tuple[bool, bool],
 ) -> tuple[list[Tensor | None], Tensor, Tensor | None]:
     """Gradients of leaves, terms and initial state from the gradients of the states; the first and last only where needed."""
     costate = reverse_scan(transition, grad, offsets, reverse=reverse, backend=backend)
     maps: list[Tensor | None] = [None] * len(transition.leaves())
-    if needs[0]:
-        maps = list(transition.leaf_cotangents(shift(states, initial, offsets, reverse=reverse), costate))
-    start = initial_cotangent(transition, costate, initial, offsets, reverse=reverse) if needs[1] and initial is not None else None
+    start = None
+    with full_precision(grad):
+        if needs[0]:
+            maps = list(transition.leaf_cotangents(shift(states, initial, offsets, reverse=reverse), costate))
+        if needs[1] and initial is not None:
+            start = initial_cotangent(transition, costate, initial, offsets, reverse=reverse)
     return maps, costate, start
 
 
@@ -227,12 +254,17 @@ def fold(tensor: Tensor, dim: int | None, size: int) -> Tensor:
 def unfold(tensor: Tensor, size: int) -> Tensor:
     """Undo `fold`: `(size * rows, ...)` to `(size, rows, ...)`."""
     # Without a member the rows cannot be told; whatever they are said to be, there are no numbers in them.
-    return tensor.unflatten(0, (size, tensor.shape[0] // max(size, 1)))
+    rows = tensor.shape[0] // max(size, 1)
+    unfolded: Tensor = tensor.unflatten(0, (size, rows))
+    return unfolded
 
 
 @scan_op.register_vmap
-def _vmap(info: Any, in_dims: Any, structure: str, leaves: Any, bias: Tensor, initial: Any, offsets: Any, reverse: bool, backend: str) -> tuple[Tensor, int]:
+def _vmap(
+    info: Any, in_dims: Any, structure: str, leaves: Any, bias: Tensor, initial: Any, offsets: Any, reverse: bool, backend: str
+) -> tuple[Tensor, int]:
     size = info.batch_size
     folded = [fold(leaf, dim, size) for leaf, dim in zip(leaves, in_dims[1], strict=True)]
     start = None if initial is None else fold(initial, in_dims[3], size)
-    return unfold(scan_op(structure, folded, fold(bias, in_dims[2], size), start, offsets, reverse, backend), size), 0
+    states: Tensor = scan_op(structure, folded, fold(bias, in_dims[2], size), start, offsets, reverse, backend)
+    return unfold(states, size), 0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,7 +33,7 @@ class Group:
 def by_length(offsets: Offsets, *, reverse: bool = False, device: torch.device | None = None) -> list[Group]:
     """The non-empty segments in groups that differ in length by less than a factor of two, so that padding at most doubles the work."""
     groups: dict[int, list[int]] = {}
-    for segment, (start, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for segment, (start, end) in enumerate(itertools.pairwise(offsets)):
         if end > start:
             groups.setdefault((end - start).bit_length(), []).append(segment)
     return [_group(offsets, segments, reverse=reverse, device=device) for segments in groups.values()]
@@ -74,7 +75,7 @@ def as_offsets(cu_seqlens: Tensor, length: int) -> Offsets:
             offsets=offsets,
             length=length,
         )
-    for index, (start, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for index, (start, end) in enumerate(itertools.pairwise(offsets)):
         if end < start:
             raise InputError(f"cu_seqlens decreases from {start} to {end} at segment {index}; offsets must not decrease", offsets=offsets)
     return offsets

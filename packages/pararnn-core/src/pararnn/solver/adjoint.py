@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import DifferentiationError
-from pararnn.transforms import refuse_nested_jvp
 from pararnn.scans.op import differentiable_scan, fold, initial_cotangent, reverse_scan, shift, structure_at, structure_path, unfold
 from pararnn.solver.problem import Problem
 from pararnn.solver.quasi import settle_costate
 from pararnn.structures.base import Structure
+from pararnn.transforms import refuse_nested_jvp
 
 
 def before_each_step(problem: Problem, states: Tensor) -> Tensor:
@@ -78,7 +78,6 @@ class _Attach(torch.autograd.Function):
         jacobian = structure_at(ctx.path).from_leaves(*leaves)
         term = torch.zeros_like(value) if value_tangent is None else value_tangent
         return differentiable_scan(jacobian, term, initial_tangent, offsets, reverse=False, backend=ctx.backend)
-
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, path: str, backend: str, offsets: Tensor | None, *tensors: Tensor) -> tuple[Tensor, int]:

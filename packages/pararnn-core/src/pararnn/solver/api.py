@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from pararnn.cell import Drive, check_cell
 from pararnn.errors import BackendError, DTypeError, ShapeError
 from pararnn.scans.segments import as_offsets
-from pararnn.selection import Request, select
+from pararnn.selection import Request, Selection, select
 from pararnn.solver import drive as drives
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.problem import Problem, analytic_form
@@ -50,7 +51,8 @@ def solve(
         InputError: the drive holds NaN or infinity, and the states do for that reason.
     """
     problem = make_problem(step, structure, drive, initial, cu_seqlens=cu_seqlens, guess=guess, bounds=bounds, cell=getattr(step, "__self__", step))
-    return run(problem, config)
+    result: SolveResult = run(problem, config)
+    return result
 
 
 def newton_apply(
@@ -64,7 +66,8 @@ def newton_apply(
 ) -> Tensor:
     """The states `(batch, time, state)` of `cell` over `x` `(batch, time, input)`, solved in parallel over time."""
     config = DEFAULT if config is None else config
-    return run(cell_problem(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess), config).states
+    result: SolveResult = run(cell_problem(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess), config)
+    return result.states
 
 
 def sequential_apply(cell: Any, x: Tensor, h0: Tensor | None = None, *, cu_seqlens: Tensor | None = None) -> Tensor:
@@ -169,7 +172,7 @@ def make_problem(
     return Problem(step=step, structure=structure, drive=drive, initial=start, offsets=offsets, guess=guess, **facts)
 
 
-@torch.compiler.disable(
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
     reason="a parallel solve decides on the host how often to iterate, which no single graph can hold; "
     "compile with fullgraph=False, which leaves the solve out, or use ParaRNN(solver='sequential')"
 )
@@ -177,21 +180,20 @@ def run(problem: Problem, config: NewtonConfig) -> SolveResult:
     """Solve `problem` by the backend that `config` and the request select; kernels made for the very cell are asked first."""
     facts: dict[str, Any] = {"rows": problem.rows, "time": problem.length, "state": problem.state_size}
     options = {"structure": problem.structure.__name__, "packed": problem.offsets is not None, "cell": type(problem.cell).__qualname__}
-    refused: BackendError | None = None
-    for op in (*problem.solve_ops, "solve"):
-        request = Request.of(
-            op, device=problem.initial.device, dtype=problem.initial.dtype, needs_grad=torch.is_grad_enabled(), options=options, **facts
-        )
-        try:
-            selection = select(request, backend=config.backend)
-        except BackendError as error:
-            refused = error if refused is None else refused
-            continue
-        with without_autocast(problem.initial):
-            result: SolveResult = selection.implementation(problem, config)
-        return result
-    assert refused is not None
-    raise refused
+    facts |= {"device": problem.initial.device, "dtype": problem.initial.dtype, "needs_grad": torch.is_grad_enabled(), "options": options}
+    selection = _first_that_serves([Request.of(op, **facts) for op in (*problem.solve_ops, "solve")], config.backend)
+    with without_autocast(problem.initial):
+        result: SolveResult = selection.implementation(problem, config)
+    return result
+
+
+def _first_that_serves(requests: list[Request], backend: str) -> Selection:
+    """The selection of the first request that some backend serves; the error of the last one, the general `solve`, if none does."""
+    *special, general = requests
+    for request in special:
+        with contextlib.suppress(BackendError):
+            return select(request, backend=backend)
+    return select(general, backend=backend)
 
 
 def without_autocast(like: Tensor) -> torch.autocast:

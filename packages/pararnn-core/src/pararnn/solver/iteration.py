@@ -8,7 +8,7 @@ from torch import Tensor
 from pararnn.scans.op import constant_scan
 from pararnn.solver import drive as drives
 from pararnn.solver.config import NewtonConfig
-from pararnn.solver.lanes import any_true, largest
+from pararnn.solver.lanes import any_true, largest, smallest
 from pararnn.solver.partition import Partition
 from pararnn.solver.problem import Problem
 from pararnn.solver.sweep import ends_and_products, ends_and_states
@@ -29,6 +29,9 @@ class Iteration:
     who else is in the batch.
     """
 
+    products: Structure
+    """The product of the step Jacobians of each interval, as of the last sweep in which its sequence was active."""
+
     def __init__(self, problem: Problem, partition: Partition, config: NewtonConfig, *, patience: int) -> None:
         self.problem, self.partition, self.config = problem, partition, config
         self.segments = problem.initial.shape[1]
@@ -41,8 +44,8 @@ class Iteration:
         self.active = ~self.solved
         self.strikes = flags
         self.best = torch.full_like(flags, torch.inf)
-        self.products: Structure | None = None
         self.ratio = torch.full_like(self.entry[..., 0].abs(), torch.inf)
+        self.exact = torch.zeros_like(self.ratio, dtype=torch.bool)
         self.updates: list[float] = []
         self.limit = config.max_iters or min(patience, LIMIT)
         self.budget = config.max_iters or config.budget(problem.length) or problem.budget or LIMIT
@@ -57,10 +60,10 @@ class Iteration:
             if not any_true(self.active) or len(self.updates) >= self.limit:
                 return self.partition.join(states)
 
-    @property
-    def settled(self) -> Tensor:
-        """How many leading intervals of each row have an update below the tolerance, `(rows, 1)`; for one segment a row."""
-        return (self.ratio <= 1).to(torch.int64).cumprod(1).sum(1, keepdim=True)
+    def exact_prefix(self) -> int:
+        """How many leading intervals are exact to the bit in every sequence that is not solved: their entries called for no update at all."""
+        exact = self.exact.to(torch.int64).cumprod(1).sum(1, keepdim=True)
+        return int(smallest(torch.where(self.solved, self.partition.count, exact)))
 
     def _first_guess(self) -> Tensor:
         partition, problem = self.partition, self.problem
@@ -77,32 +80,32 @@ class Iteration:
         """Walk all intervals with their Jacobians and correct the entries of the active sequences."""
         ends, products = ends_and_products(self.problem, self.steps, self.entry)
         moving = self.partition.spread(self.active)
-        self.products = products if self.products is None else _choose(moving, products, self.products)
+        self.products = _choose(moving, products, self.products) if self.updates else products
         corrected, update, near = self._correct(ends)
         ratio = self.partition.largest(self.ratio, self.segments)
         self.entry = torch.where(moving.unsqueeze(-1), corrected, self.entry)
         self.updates.append(largest(torch.where(moving.unsqueeze(-1), update, 0).abs()))
+        # Sequences that wait unchanged are measured again and again; only a measure that follows a correction tells of progress.
         shrank = ratio <= SHRINK * self.best
-        self.strikes = torch.where(shrank, 0, self.strikes + 1)
-        self.best = torch.minimum(self.best, torch.where(ratio.isnan(), torch.inf, ratio))
+        self.strikes = torch.where(self.active, torch.where(shrank, 0, self.strikes + 1), self.strikes)
+        self.best = torch.where(self.active, torch.minimum(self.best, ratio), self.best)
         patience = STRIKES if len(self.updates) < self.budget else 1
         self.active = self.active & ~near & (self.strikes < patience)
 
     def _write(self) -> list[Tensor]:
         """Walk all intervals writing the states, and judge each sequence by the update that they still call for."""
         ends, states = ends_and_states(self.problem, self.steps, self.entry)
-        before = self.partition.largest(self.ratio, self.segments)
         corrected, _, near = self._correct(ends)
         ratio = self.partition.largest(self.ratio, self.segments)
         self.solved = self.solved | (ratio <= 1)
         # A near sequence that missed goes on, with fresh Jacobians, as long as it gets nearer.
-        self.active = ~self.solved & near & (ratio < SHRINK * before)
+        self.active = ~self.solved & near & (ratio <= SHRINK * self.best)
+        self.best = torch.minimum(self.best, ratio)
         self.entry = torch.where(self.partition.spread(self.active).unsqueeze(-1), corrected, self.entry)
         return states
 
     def _correct(self, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Corrected entries, the update that leads there, and which sequences are near; sets `ratio`, the update in tolerances."""
-        assert self.products is not None
         partition, problem = self.partition, self.problem
         target = partition.shift(ends, problem.initial)
         mismatch = target - self.entry
@@ -117,6 +120,7 @@ class Iteration:
         size = self.atol + self.rtol * target.abs()
         ratio = torch.where(finite & update.isfinite(), update.abs() / size, torch.inf)
         self.ratio = ratio.amax(-1)
+        self.exact = (finite & (update == 0)).all(-1)
         near = partition.largest((update.abs() / (REACH * size.sqrt())).amax(-1), self.segments) <= 1
         return self._project(corrected), update, near & partition.largest(self.ratio, self.segments).isfinite()
 

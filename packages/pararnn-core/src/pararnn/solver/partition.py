@@ -6,6 +6,7 @@ end is computed from valid data, and is dropped.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +39,7 @@ class Partition:
         """The partition of `length` steps, packed by `offsets`, into intervals of `interval`."""
         if offsets is None:
             return Partition(length=length, interval=interval, count=-(-length // interval))
-        lengths = [end - start for start, end in zip(offsets, offsets[1:], strict=False)]
+        lengths = [end - start for start, end in itertools.pairwise(offsets)]
         counts = [-(-steps // interval) for steps in lengths]
         starts = [start + interval * piece for start, pieces in zip(offsets, counts, strict=False) for piece in range(pieces)]
         ends = [end for end, pieces in zip(offsets[1:], counts, strict=True) for _ in range(pieces)]
@@ -68,9 +69,9 @@ class Partition:
         if self.count == 1:
             return leaf.movedim(1, 0).unsqueeze(2)
         missing = self.count * self.interval - self.length
-        if missing:
-            leaf = torch.cat((leaf, leaf[:, -1:].expand(-1, missing, *leaf.shape[2:])), dim=1)
-        return leaf.unflatten(1, (self.count, self.interval)).movedim(2, 0).contiguous()
+        whole = torch.cat((leaf, leaf[:, -1:].expand(-1, missing, *leaf.shape[2:])), dim=1) if missing else leaf
+        pieces: Tensor = whole.unflatten(1, (self.count, self.interval))
+        return pieces.movedim(2, 0).contiguous()
 
     def join(self, states: list[Tensor]) -> Tensor:
         """States of each step of the intervals, `interval` of `(rows, count, state)`, as `(rows, time, state)`."""

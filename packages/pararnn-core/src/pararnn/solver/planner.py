@@ -8,6 +8,7 @@ The operations of the step are counted, not guessed: the step runs once, on one 
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from pararnn.solver.problem import Problem
 SHORT = 24
 # Sweeps with Jacobians that a typical solve needs, before the one that writes the states.
 SWEEPS = 2
-# Operations that cost several times an addition for each element.
-HEAVY = ("tanh", "sigmoid", "exp", "log", "softplus", "gelu", "silu", "sin", "cos", "pow", "sqrt", "erf", "div")
-HEAVY_WEIGHT = 4
+# What an element costs, in units of the plainest scan step: ordinary operations, a lerp, transcendental functions, and a term of a matrix product.
+ORDINARY, LERP, HEAVY, PRODUCT = 2, 4, 7, 0.25
+HEAVY_NAMES = ("tanh", "sigmoid", "exp", "log", "softplus", "gelu", "silu", "sin", "cos", "pow", "sqrt", "erf", "div")
+PRODUCT_NAMES = ("mm", "addmm", "bmm", "baddbmm", "matmul")
 # Sweeps that an interval chosen by the user may take.
 FORCED_PATIENCE = 64
 # Parts of a parallel solve that do not depend on the interval: planning, guess, boundary scans, decisions on the host.
@@ -76,10 +78,20 @@ class Plan:
 
 
 def plan(problem: Problem, config: NewtonConfig) -> Plan:
-    """The interval that `config` asks for, or the one that the cost model finds cheapest."""
+    """The interval that `config` asks for, or the one that the cost model finds cheapest; remembered for each cell and shape."""
     longest = problem.length
     if problem.offsets is not None:
-        longest = max((end - start for start, end in zip(problem.offsets, problem.offsets[1:], strict=False)), default=0)
+        longest = max((end - start for start, end in itertools.pairwise(problem.offsets)), default=0)
+    leaves = tuple(tuple(leaf.shape) for leaf in drives.leaves(problem.drive))
+    asked = (config.interval, longest, leaves, problem.initial.shape, problem.initial.dtype, problem.structure, problem.analytic is None)
+    memory = _memory(problem.cell)
+    key = (*asked, torch.get_num_threads())
+    if key not in memory:
+        memory[key] = _plan(problem, config, longest)
+    return memory[key]
+
+
+def _plan(problem: Problem, config: NewtonConfig, longest: int) -> Plan:
     facts: dict[str, Any] = {"length": longest, "lanes": problem.rows * problem.state_size}
     if problem.rows * longest == 0 or (config.interval == "auto" and longest <= SHORT):
         reason = f"a sequence of at most {SHORT} steps is walked"
@@ -90,8 +102,8 @@ def plan(problem: Problem, config: NewtonConfig) -> Plan:
     facts |= {"by_autograd": costs.adjoint() > costs.backpropagation()}
     if isinstance(config.interval, int):
         interval = min(config.interval, longest)
-        estimates = {"walk": walk, "sweep": costs.sweep(interval), "parallel": costs.parallel(interval)}
-        return Plan(interval=interval, patience=FORCED_PATIENCE, reason=f"interval={config.interval} was asked for", **estimates, **facts)
+        facts |= {"walk": walk, "sweep": costs.sweep(interval), "parallel": costs.parallel(interval)}
+        return Plan(interval=interval, patience=FORCED_PATIENCE, reason=f"interval={config.interval} was asked for", **facts)
     parallel, best = min((costs.parallel(interval), interval) for interval in _candidates(longest))
     sweep = costs.sweep(best)
     verdict = f"a parallel solve with intervals of {best} steps is estimated at {parallel * 1e3:.1f} ms and the walk at {walk * 1e3:.1f} ms"
@@ -133,7 +145,9 @@ class Costs:
         rows, total = problem.rows, problem.length
         if problem.offsets is not None:
             rows = max(1, round(total / max(longest, 1)))
-        step, linearize = _counts(problem, state, first)
+        with torch.no_grad():
+            step = _count(lambda: problem.step(state, first), state)
+            linearize = _count(lambda: problem.linearize(state, first), state)
         timed = sum(math.prod(leaf.shape[2:]) for leaf in drives.leaves(problem.drive) if drives.is_timed(leaf))
         return Costs(
             rows=rows,
@@ -196,37 +210,35 @@ class _Counter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls, self.elements = 0, 0
+        self.calls, self.elements = 0, 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if isinstance(result, Tensor) and not func.is_view:
-            weight = HEAVY_WEIGHT if name.startswith(HEAVY) else 1
-            if name in ("mm", "addmm", "bmm", "baddbmm", "matmul"):
-                weight = next(arg.shape[-2] for arg in reversed(args) if isinstance(arg, Tensor)) if args else 1
+            weight: float = HEAVY if name.startswith(HEAVY_NAMES) else LERP if name.startswith("lerp") else ORDINARY
+            if name in PRODUCT_NAMES:
+                inner = next((arg.shape[-2] for arg in reversed(args) if isinstance(arg, Tensor)), 1)
+                weight = max(weight, PRODUCT * inner)
             self.calls += 1
             self.elements += weight * result.numel()
         return result
 
 
-# What a step of each cell does, by the shapes it was counted for; a cell that is gone is forgotten.
-_known: weakref.WeakKeyDictionary[Any, dict[Any, tuple[tuple[float, float], tuple[float, float]]]] = weakref.WeakKeyDictionary()
+# The plans of each cell, by what they depend on; a cell that is gone is forgotten, and one with very many shapes starts over.
+_plans: weakref.WeakKeyDictionary[Any, dict[Any, Plan]] = weakref.WeakKeyDictionary()
+REMEMBERED = 1024
 
 
-def _counts(problem: Problem, state: Tensor, first: drives.Drive) -> tuple[tuple[float, float], tuple[float, float]]:
-    """`(calls, passes over the state)` of a step, and of a step with its Jacobian."""
-    shapes = tuple(tuple(leaf.shape) for leaf in drives.leaves(first))
-    key = (shapes, tuple(state.shape), state.dtype, problem.structure, problem.analytic is None)
+def _memory(cell: Any) -> dict[Any, Plan]:
     try:
-        memory = _known.setdefault(problem.cell, {})
+        memory = _plans.setdefault(cell, {})
     except TypeError:
-        # What cannot be held weakly is counted each time.
-        memory = {}
-    if key not in memory:
-        with torch.no_grad():
-            memory[key] = _count(lambda: problem.step(state, first), state), _count(lambda: problem.linearize(state, first), state)
-    return memory[key]
+        # What cannot be held weakly is planned each time.
+        return {}
+    if len(memory) >= REMEMBERED:
+        memory.clear()
+    return memory
 
 
 def _count(call: Any, state: Tensor) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from pararnn.scans.segments import Offsets
 from pararnn.solver import drive as drives
 from pararnn.structures.base import Structure
 
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """`h[t] = step(h[t-1], drive[t])` over whole sequences.
@@ -86,9 +87,8 @@ class Problem:
         return replace(self, drive=drives.map_leaves(Tensor.detach, self.drive), initial=self.initial.detach(), guess=guess)
 
     def after(self, time: int, states: Tensor) -> Self:
-        """What is left of an unpacked problem from step `time` on, started and guided by `states` `(rows, time, state)`."""
-        tail = drives.map_timed(lambda leaf: leaf[:, time:], self.drive)
-        return replace(self, drive=tail, initial=states[:, time - 1 : time], guess=states[:, time:])
+        """What is left of an unpacked problem from step `time` on, started from `states` `(rows, time, state)`."""
+        return replace(self, drive=drives.map_timed(lambda leaf: leaf[:, time:], self.drive), initial=states[:, time - 1 : time], guess=None)
 
     def last(self, states: Tensor) -> Tensor:
         """The final state of every sequence, `(sequences, state)`: of `states` `(rows, time, state)`, the initial one of empty sequences."""
@@ -101,8 +101,7 @@ class Problem:
 
     def along_time(self, per_segment: Tensor) -> Tensor:
         """`(rows, segments)` of a packed problem to each of its steps, `(rows, time)`."""
-        assert self.offsets is not None
-        counts = torch.tensor(self.offsets, device=per_segment.device).diff()
+        counts = torch.tensor(self.offsets or (0, self.length), device=per_segment.device).diff()
         return per_segment.repeat_interleave(counts, dim=1, output_size=self.length)
 
 
@@ -123,7 +122,8 @@ def analytic_form(cell: Any, choice: str) -> Linearize | None:
         return lambda state, drive: (cell.step(state, drive), _constant(cell.jacobian, state, drive))
     if choice == "analytic":
         raise CellError(
-            f"{type(cell).__name__} has no analytic Jacobian for its step (define linearize or jacobian in the class that defines step); use jacobian='auto'"
+            f"{type(cell).__name__} has no analytic Jacobian for its step; "
+            "define linearize or jacobian in the class that defines step, or use jacobian='auto'"
         )
     return None
 

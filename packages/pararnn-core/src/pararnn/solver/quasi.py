@@ -22,7 +22,6 @@ MOST_ITERATIONS = 200
 
 def settle_costate(problem: Problem, value: Tensor, coarse: Structure, offsets: Tensor | None, previous: Tensor, scan_backend: str) -> Tensor:
     """The output `value` of all steps, behind a node that settles the costate by iteration in the backward pass."""
-
     # Evaluated here and not in the backward pass, so that a weight that is edited in between is noticed.
     with torch.enable_grad():
         state = previous.detach().requires_grad_()
@@ -43,7 +42,7 @@ class _Settle(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         eps = torch.finfo(grad.dtype).eps
         costate, update, pulled = torch.zeros_like(grad), torch.inf, torch.zeros_like(grad)

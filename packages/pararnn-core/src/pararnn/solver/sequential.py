@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pararnn.cell import Drive
 from pararnn.scans.segments import by_length
 from pararnn.solver import drive as drives
 from pararnn.solver.problem import Problem
@@ -27,7 +28,7 @@ def walk(problem: Problem) -> Tensor:
     return torch.zeros_like(states).index_copy(1, torch.cat(places), states)
 
 
-def _walk(problem: Problem, drive: drives.Drive, state: Tensor) -> list[Tensor]:
+def _walk(problem: Problem, drive: Drive, state: Tensor) -> list[Tensor]:
     states = []
     # `unbind` makes one view a step and one gradient for all of them; indexing would write a full-size gradient a step.
     for step in drives.unbind(drive, dim=1):

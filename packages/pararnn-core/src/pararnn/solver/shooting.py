@@ -9,7 +9,8 @@ What holds for every cell:
 - A sequence counts as solved when its own update is below the tolerance, never because its residual is: a long memory hides large errors behind
   small residuals. The update is measured on the very states that are returned.
 - After `k` iterations the first `k` intervals are exact to the bit, so the iteration ends. A sequence whose update stops shrinking goes on with
-  longer intervals from the prefix that is settled, in the end with one: the walk. So the answer is the sequential one, for a chaotic cell too.
+  longer intervals, guided by what it has, and in the end with the walk, from the prefix that is exact. So the answer is the sequential one, for a
+  chaotic cell too.
 - What one sequence of a batch does depends on its own numbers alone, to the bit.
 
 Sources: Danieli et al. (2025), arXiv 2510.21450, algorithm 1 and appendix A; Bock and Plitt (1984), the multiple shooting method.
@@ -25,11 +26,11 @@ from torch import Tensor
 from pararnn.errors import ConvergenceError
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.iteration import Iteration
-from pararnn.solver.lanes import any_true, smallest
+from pararnn.solver.lanes import any_true
 from pararnn.solver.partition import Partition
 from pararnn.solver.planner import Plan
 from pararnn.solver.problem import Problem
-from pararnn.solver.sweep import ends_and_states
+from pararnn.solver.sequential import walk
 
 # Intervals grow by this factor when a sequence stalls, as long as all sweeps, those to come included, are estimated at no more than this share
 # of the walk. A sweep over longer intervals is taken to cost in proportion, and to be needed this many times.
@@ -61,10 +62,10 @@ def trajectory(problem: Problem, plan: Plan, config: NewtonConfig) -> tuple[Tens
 
 
 def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, record: Record) -> tuple[Tensor, Tensor]:
-    # A sequence without steps is planned with an interval of none.
-    partition = Partition.of(problem.length, max(1, interval), problem.offsets, problem.initial.device)
     if interval >= plan.length:
-        return _walk(problem, partition, record), torch.ones_like(problem.initial[..., 0], dtype=torch.bool)
+        record.walked += plan.length
+        return walk(problem), torch.ones_like(problem.initial[..., 0], dtype=torch.bool)
+    partition = Partition.of(problem.length, interval, problem.offsets, problem.initial.device)
     iteration = Iteration(problem, partition, config, patience=plan.patience)
     states = iteration.run()
     record.updates.extend(iteration.updates)
@@ -81,20 +82,15 @@ def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, re
             plan=plan,
         )
     record.repaired = True
-    # Every stalled sequence is settled up to here; what follows is solved again from there, and the solved ones keep what they have.
-    start = 0 if problem.offsets is not None else interval * int(smallest(torch.where(solved, partition.count, iteration.settled)))
-    rest = problem.after(start, states) if start else replace(problem, guess=states)
-    left = replace(plan, length=plan.length - start)
-    affordable = record.spent + EXPECTED * GROWTH * sweep <= AFFORDABLE * plan.walk and interval * GROWTH * 2 <= left.length
-    again, _ = _solve(rest, interval * GROWTH if affordable else left.length, left, config, record)
-    keep = solved.unsqueeze(-1) if problem.offsets is None else problem.along_time(solved).unsqueeze(-1)
-    return torch.cat((states[:, :start], torch.where(keep, states[:, start:], again)), dim=1), solved
+    if record.spent + EXPECTED * GROWTH * sweep <= AFFORDABLE * plan.walk and interval * GROWTH * 2 <= plan.length:
+        again, _ = _solve(replace(problem, guess=states), interval * GROWTH, plan, config, record)
+    else:
+        again = _walk_on(problem, states, 0 if problem.offsets is not None else interval * iteration.exact_prefix(), record)
+    keep = solved if problem.offsets is None else problem.along_time(solved)
+    return torch.where(keep.unsqueeze(-1), states, again), solved
 
 
-def _walk(problem: Problem, partition: Partition, record: Record) -> Tensor:
-    record.walked += min(partition.interval, problem.length)
-    if partition.count == 0:
-        return problem.initial.new_zeros(problem.rows, problem.length, problem.state_size)
-    empty = problem.initial.new_zeros(problem.rows, partition.count, problem.state_size)
-    _, states = ends_and_states(problem, partition.cut(problem.drive), partition.shift(empty, problem.initial))
-    return partition.join(states)
+def _walk_on(problem: Problem, states: Tensor, start: int, record: Record) -> Tensor:
+    """The states `(rows, time, state)` of a walk that takes over where `states` are exact to the bit in every sequence that is still wanted."""
+    record.walked += problem.length - start
+    return torch.cat((states[:, :start], walk(problem.after(start, states) if start else problem)), dim=1)

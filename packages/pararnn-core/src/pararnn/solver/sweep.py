@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -33,30 +35,31 @@ def ends_and_products(problem: Problem, steps: Drive, entry: Tensor) -> tuple[Te
 
 
 def _by_formula(problem: Problem, steps: Drive, entry: Tensor) -> tuple[Tensor, Structure]:
-    product: Structure | None = None
-    state = entry
-    for step in drives.unbind(steps, dim=0):
+    each = drives.unbind(steps, dim=0)
+    state, product = problem.linearize(entry, next(each))
+    for step in each:
         state, jacobian = problem.linearize(state, step)
-        product = jacobian if product is None else jacobian.compose(product)
-    assert product is not None
+        product = jacobian.compose(product)
     return state, product
 
 
 def _by_windows(problem: Problem, steps: Drive, entry: Tensor) -> tuple[Tensor, Structure]:
     """Jacobians by `torch.func` for a window of steps in one call, because each such call costs as much as many steps."""
-    product: Structure | None = None
-    state = entry
     interval = next(leaf.shape[0] for leaf in drives.leaves(steps) if drives.is_timed(leaf))
-    window = max(1, min(interval, WINDOW_NUMBERS // max(1, entry[..., :1].numel() * problem.structure.cost(problem.state_size)[1])))
-    for start in range(0, interval, window):
-        part = drives.map_timed(lambda leaf, start=start: leaf[start : start + window], steps)  # type: ignore[misc]
-        before = [state]
-        for step in drives.unbind(part, dim=0):
-            state = problem.step(state, step)
-            before.append(state)
-        jacobians = problem.linearize(torch.stack(before[:-1]), part)[1]
-        for leaves in zip(*(leaf.unbind(0) for leaf in jacobians.leaves()), strict=True):
-            jacobian = problem.structure.from_leaves(*leaves)
-            product = jacobian if product is None else jacobian.compose(product)
-    assert product is not None
+    numbers = entry[..., :1].numel() * problem.structure.cost(problem.state_size)[1]
+    size = max(1, min(interval, WINDOW_NUMBERS // max(1, numbers)))
+    state, product = _window(problem, steps, slice(0, size), entry)
+    for start in range(size, interval, size):
+        state, later = _window(problem, steps, slice(start, start + size), state)
+        product = later.compose(product)
     return state, product
+
+
+def _window(problem: Problem, steps: Drive, window: slice, state: Tensor) -> tuple[Tensor, Structure]:
+    part = drives.map_timed(lambda leaf: leaf[window], steps)
+    before = [state]
+    for step in drives.unbind(part, dim=0):
+        before.append(problem.step(before[-1], step))
+    jacobians = problem.linearize(torch.stack(before[:-1]), part)[1]
+    each = (problem.structure.from_leaves(*leaves) for leaves in zip(*(leaf.unbind(0) for leaf in jacobians.leaves()), strict=True))
+    return before[-1], functools.reduce(lambda earlier, later: later.compose(earlier), each)

@@ -29,7 +29,9 @@ def reasons(request: Request) -> tuple[str, ...]:
 
 def probe() -> None:
     """Solve a small recurrence with intervals of four steps."""
-    problem = Problem(step=lambda state, drive: torch.tanh(state + drive), structure=Diagonal, drive=torch.ones(1, 32, 2), initial=torch.zeros(1, 1, 2))
+    problem = Problem(
+        step=lambda state, drive: torch.tanh(state + drive), structure=Diagonal, drive=torch.ones(1, 32, 2), initial=torch.zeros(1, 1, 2)
+    )
     solve(problem, NewtonConfig(interval=4))
 
 
@@ -67,7 +69,15 @@ def walked(problem: Problem) -> SolveResult:
     """The walk of `problem`, differentiated by autograd through every step."""
     lanes = problem.rows * problem.state_size
     asked = Plan(
-        interval=problem.length, length=problem.length, lanes=lanes, walk=0.0, sweep=0.0, parallel=0.0, patience=0, by_autograd=True, reason="it was asked for"
+        interval=problem.length,
+        length=problem.length,
+        lanes=lanes,
+        walk=0.0,
+        sweep=0.0,
+        parallel=0.0,
+        patience=0,
+        by_autograd=True,
+        reason="it was asked for",
     )
     return _result(problem, asked, walk(problem), Record(walked=problem.length), _all(problem))
 

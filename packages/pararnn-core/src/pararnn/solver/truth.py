@@ -43,7 +43,7 @@ def check_structure(problem: Problem) -> None:
             return problem.step(inner, drive)
 
         # Forward mode, because torch.func.vjp refuses to run under the saved-tensor hooks of activation checkpointing.
-        reached, truth = torch.func.jvp(step, (state,), (direction,))
+        reached, truth = torch.func.jvp(step, (state,), (direction,))[:2]
         if reached.shape != state.shape or reached.dtype != state.dtype:
             found, given = (f"{tuple(tensor.shape)} in {tensor.dtype}" for tensor in (reached, state))
             raise CellError(

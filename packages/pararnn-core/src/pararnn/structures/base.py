@@ -70,7 +70,7 @@ class Structure(abc.ABC):
 
     def leaf_cotangents(self, vector: Tensor, cotangent: Tensor) -> tuple[Tensor, ...]:
         """Gradients of the leaves where `apply(vector)` has gradient `cotangent`; override where a formula is cheaper."""
-        _, pullback = torch.func.vjp(lambda *leaves: type(self).from_leaves(*leaves).apply(vector), *self.leaves())
+        pullback = torch.func.vjp(lambda *leaves: type(self).from_leaves(*leaves).apply(vector), *self.leaves())[1]
         return tuple(pullback(cotangent))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:

@@ -53,7 +53,7 @@ class BlockDiagonal(Structure):
         for unit in unit_tangents(state, cls.slots):
             # One direction a slot sees every channel at once, because no channel sees another.
             direction = unit.repeat_interleave(channels).expand_as(state)
-            value, derivative = torch.func.jvp(step, (state,), (direction,))
+            value, derivative = torch.func.jvp(step, (state,), (direction,))[:2]
             columns.append(derivative.unflatten(-1, (cls.slots, channels)))
         return value, cls(torch.stack(columns, dim=-2))
 

@@ -31,11 +31,11 @@ class Dense(Structure):
         directions = torch.stack(unit_tangents(state, state.shape[-1]))
 
         def push(direction: Tensor) -> tuple[Tensor, Tensor]:
-            value, derivative = torch.func.jvp(step, (state,), (direction.expand_as(state),))
+            value, derivative = torch.func.jvp(step, (state,), (direction.expand_as(state),))[:2]
             return value, derivative
 
         # `step` does not see the direction, so its value leaves vmap once; the columns come last.
-        value, matrix = torch.func.vmap(push, out_dims=(None, -1), randomness="error")(directions)
+        value, matrix = torch.func.vmap(push, out_dims=(None, -1), randomness="error")(directions)  # type: ignore[arg-type]
         return value, cls(matrix)
 
     def compose(self, earlier: Self) -> Self:

@@ -29,7 +29,7 @@ class Diagonal(Structure):
     @classmethod
     def linearize(cls, step: Callable[[Tensor], Tensor], state: Tensor) -> tuple[Tensor, Self]:
         # One direction sees every channel at once, because no channel sees another.
-        value, derivative = torch.func.jvp(step, (state,), (torch.ones_like(state),))
+        value, derivative = torch.func.jvp(step, (state,), (torch.ones_like(state),))[:2]
         return value, cls(derivative)
 
     @classmethod

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pararnn_toy.cell import ToyCell
-from pararnn_toy.structure import UpperPairs
+from recurrent_toys.cell import ToyCell
+from recurrent_toys.structure import UpperPairs
 
 
 def toy_cell(batch: int, length: int, *, seed: int) -> tuple[ToyCell, Tensor]:

@@ -12,9 +12,9 @@ def pararnn_register_cells() -> list[CellSpec]:
     return [
         CellSpec(
             name="ToyCell",
-            target="pararnn_toy.cell:ToyCell",
+            target="recurrent_toys.cell:ToyCell",
             summary="minimal gated recurrent unit, channelwise",
-            example="pararnn_toy.examples:toy_cell",
+            example="recurrent_toys.examples:toy_cell",
         )
     ]
 
@@ -25,8 +25,8 @@ def pararnn_register_structures() -> list[StructureSpec]:
     return [
         StructureSpec(
             name="upper_pairs",
-            target="pararnn_toy.structure:UpperPairs",
+            target="recurrent_toys.structure:UpperPairs",
             summary="pairs of channels, of which the first sees the second",
-            example="pararnn_toy.examples:upper_pairs",
+            example="recurrent_toys.examples:upper_pairs",
         )
     ]
