@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 import torch
-from toy_cells import DenseRNN, DiagonalGRU, SlotLSTM, Tanh, loop, weighted_sum
 from torch import nn
+from toy_cells import DenseRNN, DiagonalGRU, SlotLSTM, Tanh, loop, weighted_sum
 
 from pararnn import CellError, ConfigError, NewtonConfig, ParaRNN, ShapeError, SolveResult, Status, sequential_apply
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from toy_cells import DiagonalGRU, SlotLSTM, Tanh, ToyCell
 from torch import nn
+from toy_cells import DiagonalGRU, SlotLSTM, Tanh, ToyCell
 
 from pararnn import AgreementError, AgreementReport, NewtonConfig, ParaRNN, ShapeError, verify_agreement
 

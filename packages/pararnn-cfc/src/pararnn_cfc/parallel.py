@@ -146,7 +146,7 @@ class ParaCfC(nn.Module):
         decay = self._decay(state, drive)
         with torch.no_grad():
             one = torch.ones((), dtype=candidate.dtype, device=candidate.device)
-            jacobian = torch.addcmul(one, candidate, candidate, value=-1).mul_(drive.recurrent).lerp_(one, decay)
+            jacobian = torch.lerp(torch.addcmul(one, candidate, candidate, value=-1).mul_(drive.recurrent), one, decay)
             if isinstance(drive, StateDrive):
                 sensitivity = torch.sigmoid(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * drive.rate_recurrent
                 jacobian = torch.addcmul(jacobian, decay * drive.elapsed * sensitivity, state - candidate, value=-1)

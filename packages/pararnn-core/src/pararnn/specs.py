@@ -36,7 +36,7 @@ class Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class CellSpec(Spec):
-    """A recurrent cell (a class following `pararnn.cell.Cell`).
+    """A recurrent cell (a class following `pararnn.cell.Cell`), or a module built around one.
 
     `example` names a callable `(batch, length, *, seed) -> (cell, x)` giving a small float64 cell and inputs of shape
     `(batch, length, input)` that suit it; `pararnn verify`, `pararnn bench` and the conformance kit run on it.
@@ -53,7 +53,8 @@ class CellSpec(Spec):
 class StructureSpec(Spec):
     """A family of linear maps closed under composition (a subclass of `pararnn.structures.Structure`).
 
-    `example` names a callable `(lead, state_size, *, seed, dtype) -> Structure` giving random members, for the laws.
+    `example` names a callable `(lead, state_size, *, seed, dtype) -> Structure` giving random members, for the laws; the conformance kit asks for
+    `state_size=12` in float64 and complex128.
     """
 
     example: str

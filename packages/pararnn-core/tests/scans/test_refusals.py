@@ -5,7 +5,7 @@ import torch
 
 from pararnn.errors import BackendError, DTypeError, InputError, ShapeError, StructureError
 from pararnn.scans import scan
-from pararnn.scans.op import structure_path
+from pararnn.scans.dispatch import structure_path
 from pararnn.structures.block_diagonal import BlockDiagonal
 from pararnn.structures.dense import Dense
 from pararnn.structures.diagonal import Diagonal

@@ -6,7 +6,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import pararnn.scans
 from pararnn.errors import DifferentiationError
-from pararnn.scans.op import scan_op, structure_path
+from pararnn.scans.dispatch import structure_path
+from pararnn.scans.op import scan_op
 
 PACKED = [0, 0, 4, 9]
 # Transforms see one operator, whatever serves it.

@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from toy_cells import ALL, AnalyticTanh, DenseRNN, DiagonalGRU, SlotLSTM, Tanh, ToyCell, loop, make_cell, weighted_sum
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
+from toy_cells import ALL, AnalyticTanh, DenseRNN, DiagonalGRU, SlotLSTM, Tanh, ToyCell, loop, make_cell, weighted_sum
 
 from pararnn import NewtonConfig, StructureError, newton_apply, sequential_apply, solve
 from pararnn.structures import Dense, Diagonal

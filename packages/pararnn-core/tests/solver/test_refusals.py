@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from toy_cells import DiagonalGRU, Tanh, make_cell
 from torch import nn
+from toy_cells import DiagonalGRU, Tanh, make_cell
 
 from pararnn import BackendError, CellError, DTypeError, InputError, NewtonConfig, ParaRNN, ShapeError, StructureError, newton_apply, sequential_apply
 

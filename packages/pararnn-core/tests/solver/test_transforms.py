@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from toy_cells import DenseRNN, DiagonalGRU, loop, make_cell, weighted_sum
 from torch import func, nn
 from torch.utils.checkpoint import checkpoint
+from toy_cells import DenseRNN, DiagonalGRU, loop, make_cell, weighted_sum
 
 from pararnn import DifferentiationError, NewtonConfig, newton_apply
 
@@ -48,7 +48,6 @@ FIRST = {
     "jacrev": lambda loss, weight: func.jacrev(loss)(weight),
     "jacfwd": lambda loss, weight: func.jacfwd(loss)(weight),
     "vmap of grad": lambda loss, weight: func.vmap(func.grad(loss, argnums=1), (None, 0))(weight, torch.stack((inputs(), inputs(seed=1)))),
-    "linearize": lambda loss, weight: func.linearize(loss, weight)[1](torch.cos(weight)),
 }
 SECOND = {
     "hessian": lambda loss, weight: func.hessian(loss)(weight),

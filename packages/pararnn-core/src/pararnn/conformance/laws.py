@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pararnn.conformance.comparison import difference
 from pararnn.errors import ConformanceError, sentence
-from pararnn.scans.op import structure_at, structure_path
+from pararnn.scans.dispatch import structure_at, structure_path
 from pararnn.structures.base import Structure
 
 Example: TypeAlias = Callable[..., Structure]

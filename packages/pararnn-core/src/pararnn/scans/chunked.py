@@ -5,7 +5,7 @@ its maps; a scan over the chunks (this very function, one level up) turns these 
 pass walks all chunks again from there. About `2 L + T / L` operations instead of `T`, and nothing of length `T` is stored but the result.
 
 Never a division by a cumulative product, never logarithms: both fail for maps that are zero, negative or small. Products of maps may
-overflow where the states do not; the chunk starts then come out non-finite, which is seen, and the walk answers instead.
+overflow or underflow where the states do not; then the second pass does not end where the first said it would, and the walk answers instead.
 
 Source: the chunk-wise form of the parallel prefix sum, Blelloch (1990), "Prefix sums and their applications", section 1.3.
 """
@@ -71,7 +71,7 @@ def _scan(transition: Structure, bias: Tensor, initial: Tensor | None, *, revers
 
 
 def _two_passes(transition: Structure, bias: Tensor, initial: Tensor | None, states: Tensor, chunk: int, *, reverse: bool) -> bool:
-    """Fill `states` in chunks; false, with nothing usable written, where the chunk starts overflow."""
+    """Fill `states` in chunks; false, with nothing usable written, where products of maps overflow or underflow and the states do not."""
     length = bias.shape[1]
     chunks = length // chunk
     # Steps that fill no chunk are walked at the end, which is the beginning of time in reverse.
@@ -87,14 +87,18 @@ def _two_passes(transition: Structure, bias: Tensor, initial: Tensor | None, sta
         total = maps.compose(total)
     # The end of the first chunk holds what follows from the initial state; each later chunk starts where the one before ends.
     ends = _scan(total, end, initial, reverse=reverse)
-    if not bool(ends.isfinite().all()):
-        return False
     first = (torch.zeros_like(ends[:, 0]) if initial is None else initial).unsqueeze(1)
     starts = torch.cat((ends[:, 1:], first) if reverse else (first, ends[:, :-1]), dim=1)
     if initial is None:
         # Without an initial state the very first map is never read: the zero it would meet could be multiplied by infinity.
         steps[0] = (_without_first(steps[0][0], reverse=reverse), steps[0][1])
-    _walk(steps, starts, states[:, body].unflatten(1, (chunks, chunk)), dim=2, reverse=reverse)
+    pieces = states[:, body].unflatten(1, (chunks, chunk))
+    _walk(steps, starts, pieces, dim=2, reverse=reverse)
+    # Where the products kept their precision, each chunk ends where its successor was started.
+    reached = pieces[:, :, 0 if reverse else -1]
+    allowed = torch.finfo(reached.dtype).eps ** 0.5 * reached.abs().amax(1, keepdim=True)
+    if not bool(((reached - ends).abs() <= allowed).all()):
+        return False
     tail = _steps(transition.map(lambda leaf: leaf[:, rest]), bias[:, rest], dim=1, reverse=reverse)
     _walk(tail, ends[:, 0 if reverse else -1], states[:, rest], dim=1, reverse=reverse)
     return True

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import DifferentiationError
-from pararnn.scans.op import differentiable_scan, fold, initial_cotangent, reverse_scan, shift, structure_at, structure_path, unfold
+from pararnn.scans.dispatch import structure_at, structure_path
+from pararnn.scans.edges import fold, shift, unfold
+from pararnn.scans.op import differentiable_scan, initial_cotangent, reverse_scan
 from pararnn.solver.problem import Problem
 from pararnn.solver.quasi import settle_costate
 from pararnn.structures.base import Structure

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pararnn.cell import Drive
-from pararnn.scans.op import shift
+from pararnn.scans.edges import shift
 from pararnn.scans.segments import Offsets
 from pararnn.solver import drive as drives
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import DifferentiationError
-from pararnn.scans.op import heads, reverse_scan
+from pararnn.scans.edges import heads
+from pararnn.scans.op import reverse_scan
 from pararnn.solver.lanes import largest
 from pararnn.solver.problem import Problem
 from pararnn.structures.base import Structure

@@ -1,0 +1,78 @@
+"""From maps and terms to the backend that scans them: the operation of a structure, the request, the call."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pararnn.errors import StructureError
+from pararnn.registry import Registry, installed
+from pararnn.scans.fit import check_fit
+from pararnn.scans.segments import Offsets
+from pararnn.selection import Request, select
+from pararnn.structures.base import Structure
+from pararnn.transforms import inside_transform
+
+
+def structure_path(structure: type[Structure]) -> str:
+    """The import path by which the operator finds `structure` again.
+
+    Raises:
+        StructureError: the class is defined inside a function, where nothing can import it.
+    """
+    if "<locals>" in structure.__qualname__:
+        raise StructureError(
+            f"the structure {structure.__qualname__} of {structure.__module__} is defined inside a function, but the operator finds "
+            "structures by import path; define the class at the top level of its module"
+        )
+    return f"{structure.__module__}:{structure.__qualname__}"
+
+
+def structure_at(path: str) -> type[Structure]:
+    """The structure class behind an import path; looked up each time, because a notebook may define it anew under the same path."""
+    module, _, name = path.partition(":")
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    structure: type[Structure] = functools.reduce(getattr, name.split("."), found)
+    return structure
+
+
+@functools.cache
+def _op_of(structure: type[Structure], registry: Registry) -> str:
+    """The operation that scans this structure, or a base of it; `scan/generic` where none has one of its own."""
+    targets = {entry.spec.target: name for name, entry in registry.structures.items()}
+    known = (targets.get(f"{base.__module__}:{base.__qualname__}") for base in structure.__mro__)
+    name = next((name for name in known if name is not None), "generic")
+    return f"scan/{name}" if f"scan/{name}" in registry.ops else "scan/generic"
+
+
+def request_for(structure: str, bias: Tensor) -> Request:
+    """What a backend is asked: the operation of the structure, and where and how large the data are."""
+    rows, time, state = bias.shape
+    return Request.of(_op_of(structure_at(structure), installed()), device=bias.device.type, dtype=bias.dtype, rows=rows, time=time, state=state)
+
+
+def run_backend(
+    path: str, transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Offsets | None, *, reverse: bool, backend: str
+) -> Tensor:
+    check_fit(transition, bias)
+    implementation = select(request_for(path, bias), backend=backend).implementation
+    with full_precision(bias):
+        states: Tensor = implementation(transition, bias, initial, offsets=offsets, reverse=reverse)
+    return states
+
+
+def full_precision(like: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Autocast switched off: it would multiply matrices in half precision, and the errors add up over time."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+
+
+def only_numbers() -> bool:
+    """Whether tensors stand for their numbers alone: no transform, no compiler, and no tracer (which is a dispatch mode) looks on."""
+    return not inside_transform() and not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
