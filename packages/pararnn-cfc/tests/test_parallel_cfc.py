@@ -25,7 +25,8 @@ def samples(batch=2, length=64, d_in=5, *, dtype=torch.float64, seed=0, gap=None
 
 def formula(cell, x, state=None):
     """The recurrence as the module documentation writes it, step by step."""
-    u, v = (weight if cell.max_recurrent_norm is None else weight.clamp(-cell.max_recurrent_norm, cell.max_recurrent_norm) for weight in weights(cell))
+    bound = float("inf") if cell.max_recurrent_norm is None else cell.max_recurrent_norm
+    u, v = (weight.clamp(-bound, bound) for weight in weights(cell))
     rate, candidate = functional.linear(x[..., :-1], cell.W_x.weight, cell.W_x.bias).chunk(2, -1)
     h = torch.zeros(x.shape[0], cell.d_h, dtype=x.dtype) if state is None else state
     states = []
@@ -119,7 +120,8 @@ def test_a_gap_of_zero_counts_as_the_shortest_one(cell):
 def test_an_infinite_gap_leaves_nothing_of_the_past(cell):
     x = samples(length=10)
     x[:, 4, -1] = float("inf")
-    forgetful, other = (newton_apply(cell, x, NewtonConfig(interval=2), h0=start) for start in (torch.zeros(2, 6).double(), torch.ones(2, 6).double()))
+    starts = torch.zeros(2, 6, dtype=torch.float64), torch.ones(2, 6, dtype=torch.float64)
+    forgetful, other = (newton_apply(cell, x, NewtonConfig(interval=2), h0=start) for start in starts)
     assert forgetful.isfinite().all()
     candidate = torch.tanh(cell.W_x(x[:, 4, :-1]).chunk(2, -1)[1] + weights(cell)[0] * forgetful[:, 3])
     torch.testing.assert_close(forgetful[:, 4], candidate, rtol=1e-12, atol=1e-12)
@@ -184,7 +186,8 @@ def test_the_first_snippet_of_the_reference_page_runs():
     import torch
 
     from pararnn import ParaCfC
-    cell = ParaCfC(d_in=9, d_h=16)          # 8 features + dt
+
+    cell = ParaCfC(d_in=9, d_h=16)  # 8 features + dt
     h = torch.zeros(2, 16)
     feat = torch.randn(2, 8)
     dt = 0.05 + torch.rand(2, 1)
@@ -195,6 +198,7 @@ def test_the_first_snippet_of_the_reference_page_runs():
 
 def test_the_second_snippet_of_the_reference_page_runs(capsys):
     from pararnn import ParaCfC, ParaRNN, verify_agreement
+
     m = ParaRNN(ParaCfC(9, 16))
     feat = torch.randn(2, 64, 8)
     dt = 0.05 + torch.rand(2, 64, 1)
@@ -249,7 +253,8 @@ def test_a_recurrent_weight_outside_its_limit_moves_only_where_descent_leads_bac
     clamped = cell.u.detach().clamp(-0.5, 0.5).requires_grad_()
     free = ParaCfC(5, 6, max_recurrent_norm=None, dtype=torch.float64)
     free.load_state_dict(cell.state_dict())
-    (plain,) = torch.autograd.grad(sign * newton_apply(nn.utils.parametrize.register_parametrization(free, "u", Fixed(clamped)), x).square().sum(), clamped)
+    nn.utils.parametrize.register_parametrization(free, "u", Fixed(clamped))
+    (plain,) = torch.autograd.grad(sign * newton_apply(free, x).square().sum(), clamped)
     leads_back = (cell.u.abs() <= 0.5) | (plain * cell.u > 0)
     torch.testing.assert_close(gradient, torch.where(leads_back, plain, 0), rtol=1e-9, atol=1e-12)
     assert leads_back[4:].all()
@@ -368,7 +373,7 @@ def test_arguments_that_cannot_work_are_refused(arguments, words):
         ParaCfC(**arguments)
 
 
-@pytest.mark.parametrize("apply", [newton_apply, lambda cell, x: ParaRNN(cell).eval()(x), lambda cell, x: cell.project_wx(x)], ids=["solve", "layer", "wx"])
+@pytest.mark.parametrize("apply", [newton_apply, lambda cell, x: ParaRNN(cell).eval()(x), ParaCfC.project_wx], ids=["solve", "layer", "wx"])
 @pytest.mark.parametrize(
     ("x", "error", "words"),
     [

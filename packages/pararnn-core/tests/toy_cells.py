@@ -1,5 +1,6 @@
 """Small cells that each exercise one thing, and the obvious loop that every answer is held to."""
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -210,7 +211,7 @@ def loop(cell, x, h0=None):
 
 def packed_loop(cell, x, offsets, h0=None):
     """The same for segments of one row, each on its own."""
-    pieces = [x[:, start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    pieces = [x[:, start:end] for start, end in itertools.pairwise(offsets)]
     starts = [None if h0 is None else h0[segment : segment + 1] for segment in range(len(pieces))]
     return torch.cat([loop(cell, piece, start) for piece, start in zip(pieces, starts, strict=True) if piece.shape[1]], dim=1)
 

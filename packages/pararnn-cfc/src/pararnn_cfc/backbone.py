@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pararnn.errors import ConfigError
+from pararnn.structures.base import push_forward
 from pararnn_cfc.affine import is_plain
 
 Activation: TypeAlias = Literal["silu", "relu", "tanh", "gelu", "lecun_tanh"]
@@ -113,7 +114,7 @@ class Backbone(nn.Sequential):
                 reading = layer(reading)
                 pulls.append(_times_matrix(layer.weight))
             elif not isinstance(layer, nn.Dropout):
-                reading, slope = torch.func.jvp(layer, (reading,), (torch.ones_like(reading),))[:2]
+                reading, slope = push_forward(layer, reading, torch.ones_like(reading))
                 pulls.append(_times_columns(slope))
             elif keep is not None:
                 factor = next(factors)

@@ -68,7 +68,10 @@ def check_cell(cell: object) -> None:
         raise CellError(f"a cell is a torch.nn.Module, got {type(cell).__name__}; see pararnn.cell for its members")
     missing = [name for name in ("structure", "state_size", "initial_state", "drive", "step", "readout") if not hasattr(cell, name)]
     if missing:
-        raise CellError(f"{type(cell).__name__} lacks {', '.join(missing)}; see pararnn.cell for what each must be", missing=missing)
+        inner = (
+            "; it holds a cell as .cell: pass that" if isinstance(getattr(cell, "cell", None), Cell) else "; see pararnn.cell for what each must be"
+        )
+        raise CellError(f"{type(cell).__name__} lacks {', '.join(missing)}{inner}", missing=missing)
     structure = cell.structure
     if not (isinstance(structure, type) and issubclass(structure, Structure)):
         raise CellError(

@@ -49,7 +49,8 @@ def test_second_derivatives_of_packed_sequences_equal_the_loop():
 
 
 def test_finite_differences_of_the_gradient_agree():
-    cell, x, start = Tanh(2, weight=0.8), torch.randn(1, 8, 2, dtype=torch.float64, requires_grad=True), torch.randn(1, 2, dtype=torch.float64, requires_grad=True)
+    cell = Tanh(2, weight=0.8)
+    x, start = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((1, 8, 2), (1, 2)))
     config = NewtonConfig(interval=3, derivatives="twice")
     assert torch.autograd.gradgradcheck(lambda x, start: newton_apply(cell, x, config, h0=start), (x, start))
 
@@ -102,7 +103,8 @@ def test_a_coarse_jacobian_refuses_second_derivatives():
 
 def test_linear_cells_and_walks_can_be_differentiated_to_any_order():
     pole, x = make_cell("complex pole"), inputs()
-    ours, truth = (torch.autograd.grad(penalty(states, list(pole.parameters())), list(pole.parameters())) for states in (newton_apply(pole, x), loop(pole, x)))
+    poles = list(pole.parameters())
+    ours, truth = (torch.autograd.grad(penalty(states, poles), poles) for states in (newton_apply(pole, x), loop(pole, x)))
     assert relative_error(ours, truth) <= 1e-9
     mixing = DenseRNN(3, 4)
     ours, truth = (torch.autograd.grad(penalty(states, (x, mixing.U)), (x, mixing.U)) for states in (sequential_apply(mixing, x), loop(mixing, x)))

@@ -184,7 +184,6 @@ def test_an_easy_sequence_beside_hard_ones_keeps_its_bits(interval):
         assert stormy.converged.tolist() == [True, False, False]
 
 
-@pytest.mark.xfail(strict=True, reason="where a repair starts, and how many sweeps a sequence gets, still depends on its neighbours: equal to rounding only")
 def test_hard_sequences_beside_others_keep_their_bits():
     changed = []
     for seed in range(6):

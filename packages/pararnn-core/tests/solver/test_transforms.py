@@ -79,6 +79,13 @@ def test_second_derivatives_by_torch_func_are_refused_where_not(name, transform)
         transform(ours, weight)
 
 
+@pytest.mark.parametrize("transform", [FIRST["grad"], FIRST["jvp"], FIRST["vmap of grad"]], ids=["grad", "jvp", "vmap of grad"])
+def test_a_coarse_jacobian_is_refused_inside_transforms(transform):
+    ours, _, weight = problem("quasi RNN")
+    with pytest.raises(DifferentiationError, match="coarse Jacobian cannot be taken inside"):
+        transform(ours, weight)
+
+
 def test_third_derivatives_by_torch_func_are_refused():
     ours, _, weight = problem("diagonal GRU", **TWICE)
     with pytest.raises(DifferentiationError):
@@ -91,10 +98,7 @@ def test_forward_over_forward_is_refused_because_torch_would_drop_a_part():
         func.jacfwd(func.jacfwd(ours))(weight)
 
 
-DENSE_ENSEMBLE = pytest.mark.xfail(raises=ValueError, strict=True, reason="Dense.linearize returns a batched value from its inner vmap")
-
-
-@pytest.mark.parametrize("name", [*CELLS[:-1], pytest.param("dense RNN", marks=DENSE_ENSEMBLE)])
+@pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("interval", [1, 4, "auto"])
 def test_an_ensemble_under_vmap_equals_its_members(name, interval, tolerance):
     members = []

@@ -15,13 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pararnn.costs import Machine, machine_of
 from pararnn.scans.segments import Offsets, by_length
 from pararnn.selection import Request
 from pararnn.structures.base import Structure
 
-# Cost of one torch operation on a CPU, in seconds: a fixed part, and a part for each element, which several threads share
-# from GRAIN elements a thread. Measured on two cores of a server; only their ratio matters here.
-CALL, ELEMENT, GRAIN = 2.6e-6, 0.35e-9, 32768
+# Shorter chunks than this are never worth their second pass.
 SHORT = 8
 
 
@@ -64,7 +63,7 @@ def _scan(transition: Structure, bias: Tensor, initial: Tensor | None, *, revers
     if bias.numel() == 0:
         return states
     rows, length, size = bias.shape
-    chunk = chunk_length(rows, length, size, type(transition))
+    chunk = chunk_length(rows, length, size, type(transition), machine_of(bias.device))
     if chunk >= length or not _two_passes(transition, bias, initial, states, chunk, reverse=reverse):
         _walk(_steps(transition, bias, dim=1, reverse=reverse), initial, states, dim=1, reverse=reverse)
     return states
@@ -130,21 +129,16 @@ def _without_first(maps: Structure, *, reverse: bool) -> Structure:
     return maps.map(clear)
 
 
-def chunk_length(rows: int, length: int, size: int, structure: type[Structure]) -> int:
+def chunk_length(rows: int, length: int, size: int, structure: type[Structure], machine: Machine) -> int:
     """The number of steps a chunk should have; `length` where a plain walk is cheaper."""
     compose, apply = structure.cost(size)
-    best, cost = length, length * operation_cost(rows * apply)
+    best, cost = length, length * machine.operation(rows * apply)
     chunk = SHORT
     while chunk * 2 <= length:
         chunks = length // chunk
-        total = chunk * (2 * operation_cost(rows * chunks * apply) + operation_cost(rows * chunks * compose)) + min(chunks, 4 * chunks**0.5) * CALL
+        passes = 2 * machine.operation(rows * chunks * apply) + machine.operation(rows * chunks * compose)
+        total = chunk * passes + min(chunks, 4 * chunks**0.5) * machine.call
         if total < cost:
             best, cost = chunk, total
         chunk *= 2
     return best
-
-
-def operation_cost(elements: int) -> float:
-    """Estimated seconds of one elementwise operation on a CPU, which torch splits over threads in pieces of `GRAIN`."""
-    workers = max(1, min(torch.get_num_threads(), elements // GRAIN))
-    return CALL + elements * ELEMENT / workers

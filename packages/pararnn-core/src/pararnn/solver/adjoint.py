@@ -100,8 +100,8 @@ def _spend(order: int, derivative: Tensor, sources: tuple[Tensor, ...]) -> Tenso
     """A derivative, which can be taken `order - 1` times more."""
     if order == 0:
         raise DifferentiationError(
-            "a derivative of a parallel solve was differentiated again, which would leave out how the states themselves move; "
-            "use NewtonConfig(derivatives='twice') for second derivatives, or solver='sequential' for any order"
+            "a parallel solve was differentiated more often than it was attached for, which would leave out how the states themselves move; "
+            "NewtonConfig(derivatives='twice') gives second derivatives, solver='sequential' any order"
         )
     # Whatever is differentiated again depends on a source, so a refusing node lies on the way of every such request.
     return limit_derivatives(derivative, *sources, order=order - 1, derived=True)
@@ -135,4 +135,5 @@ class _Limit(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, order: int, derived: bool, states: Tensor, *sources: Tensor) -> tuple[Tensor, int | None]:
         # The identity maps nothing; only its dependence on the sources counts.
-        return limit_derivatives(states, *sources, order=order, derived=derived), in_dims[2]
+        # Contiguous, because forward mode writes tangents into the memory of the result, and a summed loss hands over one number for all.
+        return limit_derivatives(states.contiguous(), *sources, order=order, derived=derived), in_dims[2]

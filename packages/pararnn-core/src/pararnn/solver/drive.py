@@ -54,8 +54,11 @@ def batch_and_length(drive: Drive) -> tuple[int, int]:
     """Batch and time of the leaves that run along the sequence.
 
     Raises:
-        CellError: no leaf does, or they differ.
+        CellError: it holds something else than tensors, no leaf runs along the sequence, or they differ.
     """
+    if isinstance(drive, dict) or not all(isinstance(leaf, Tensor) for leaf in leaves(drive)):
+        kinds = type(drive).__name__ if isinstance(drive, dict) else ", ".join(type(leaf).__name__ for leaf in leaves(drive))
+        raise CellError(f"a drive is a tensor or a named tuple of tensors, got {kinds}; leave out what a step does not need")
     shapes = {tuple(leaf.shape[:2]) for leaf in leaves(drive) if is_timed(leaf)}
     if len(shapes) != 1:
         found = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(drive))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pararnn.scans.chunked import CALL, operation_cost
+from pararnn.costs import Machine, machine_of
 from pararnn.solver import drive as drives
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.problem import Problem
@@ -33,8 +33,8 @@ HEAVY_NAMES = ("tanh", "sigmoid", "exp", "log", "softplus", "gelu", "silu", "sin
 PRODUCT_NAMES = ("mm", "addmm", "bmm", "baddbmm", "matmul")
 # Sweeps that an interval chosen by the user may take.
 FORCED_PATIENCE = 64
-# Parts of a parallel solve that do not depend on the interval: planning, guess, boundary scans, decisions on the host.
-SOLVE_OVERHEAD = 1.2e-3
+# Calls of a parallel solve that do not depend on the interval: guess, corrections, decisions on the host.
+SOLVE_CALLS = 450
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,16 @@ def plan(problem: Problem, config: NewtonConfig) -> Plan:
     if problem.offsets is not None:
         longest = max((end - start for start, end in itertools.pairwise(problem.offsets)), default=0)
     leaves = tuple(tuple(leaf.shape) for leaf in drives.leaves(problem.drive))
-    asked = (config.interval, longest, leaves, problem.initial.shape, problem.initial.dtype, problem.structure, problem.analytic is None)
+    asked = (
+        config.interval,
+        longest,
+        leaves,
+        problem.initial.shape,
+        problem.initial.dtype,
+        problem.initial.device,
+        problem.structure,
+        problem.analytic is None,
+    )
     memory = _memory(problem.cell)
     key = (*asked, torch.get_num_threads())
     if key not in memory:
@@ -106,6 +115,8 @@ def _plan(problem: Problem, config: NewtonConfig, longest: int) -> Plan:
         return Plan(interval=interval, patience=FORCED_PATIENCE, reason=f"interval={config.interval} was asked for", **facts)
     parallel, best = min((costs.parallel(interval), interval) for interval in _candidates(longest))
     sweep = costs.sweep(best)
+    if best >= longest:
+        return Plan(interval=longest, walk=walk, sweep=sweep, parallel=walk, patience=0, reason="the sequence is too short to be cut", **facts)
     verdict = f"a parallel solve with intervals of {best} steps is estimated at {parallel * 1e3:.1f} ms and the walk at {walk * 1e3:.1f} ms"
     interval = best if parallel < walk or config.interval == "parallel" else longest
     patience = max(3, min(FORCED_PATIENCE, int(walk / sweep)))
@@ -126,6 +137,7 @@ class Costs:
     one call, because `torch.func` takes them.
     """
 
+    machine: Machine
     rows: int
     state: int
     length: int
@@ -150,6 +162,7 @@ class Costs:
             linearize = _count(lambda: problem.linearize(state, first), state)
         timed = sum(math.prod(leaf.shape[2:]) for leaf in drives.leaves(problem.drive) if drives.is_timed(leaf))
         return Costs(
+            machine=machine_of(problem.initial.device),
             rows=rows,
             state=problem.state_size,
             length=longest,
@@ -164,45 +177,44 @@ class Costs:
 
     def walk(self) -> float:
         """Every step one after the other."""
-        return self.length * (_seconds(self.step, self.rows * self.state) + CALL) + self._copy(self.state)
+        return self.length * (self._seconds(self.step, self.rows * self.state) + self.machine.call) + self._copy(self.state)
 
     def sweep(self, interval: int) -> float:
         """All intervals at once, with the products of their Jacobians."""
         lanes = self.rows * math.ceil(self.length / interval)
-        product = operation_cost(lanes * self.compose)
+        product = self.machine.operation(lanes * self.compose)
         if not self.batched:
-            return interval * (_seconds(self.linearize, lanes * self.state) + product + CALL)
-        jacobians = self.linearize[0] * CALL + operation_cost(round(self.total * self.state * self.linearize[1]))
-        return interval * (_seconds(self.step, lanes * self.state) + product + 2 * CALL) + jacobians
+            return interval * (self._seconds(self.linearize, lanes * self.state) + product + self.machine.call)
+        jacobians = self.linearize[0] * self.machine.call + self.machine.operation(self.total * self.state * self.linearize[1])
+        return interval * (self._seconds(self.step, lanes * self.state) + product + 2 * self.machine.call) + jacobians
 
     def record(self, interval: int) -> float:
         """All intervals at once, writing the states."""
         lanes = self.rows * math.ceil(self.length / interval)
-        return interval * (_seconds(self.step, lanes * self.state) + CALL) + 2 * self._copy(self.state)
+        return interval * (self._seconds(self.step, lanes * self.state) + self.machine.call) + 2 * self._copy(self.state)
 
     def parallel(self, interval: int) -> float:
         """A typical solve: cut the drive, sweep, correct the boundaries, write the states."""
         count = math.ceil(self.length / interval)
-        boundary = (SWEEPS + 1) * min(count, 6 * math.sqrt(count) + 20) * 2 * CALL
-        return SOLVE_OVERHEAD + self._copy(self.timed) + SWEEPS * self.sweep(interval) + self.record(interval) + boundary
+        boundary = (SWEEPS + 1) * min(count, 6 * math.sqrt(count) + 20) * 2 * self.machine.call
+        return SOLVE_CALLS * self.machine.call + self._copy(self.timed) + SWEEPS * self.sweep(interval) + self.record(interval) + boundary
 
     def adjoint(self) -> float:
         """Gradients by the reverse scan: all Jacobians at once, and a walk over them."""
         elements = self.total * self.state
-        jacobians = self.linearize[0] * CALL + operation_cost(round(elements * self.linearize[1]))
-        return jacobians + 3 * operation_cost(self.total * self.apply) + self.length * operation_cost(self.rows * self.apply)
+        jacobians = self.linearize[0] * self.machine.call + self.machine.operation(elements * self.linearize[1])
+        return jacobians + 3 * self.machine.operation(self.total * self.apply) + self.length * self.machine.operation(self.rows * self.apply)
 
     def backpropagation(self) -> float:
         """Gradients by autograd through a walk: the graph of every step, built and run backwards."""
         return 4 * self.walk()
 
     def _copy(self, channels: int) -> float:
-        return operation_cost(self.total * channels)
+        return self.machine.operation(self.total * channels)
 
-
-def _seconds(work: tuple[float, float], elements: int) -> float:
-    calls, passes = work
-    return (calls - 1) * CALL + operation_cost(round(elements * passes))
+    def _seconds(self, work: tuple[float, float], elements: int) -> float:
+        calls, passes = work
+        return (calls - 1) * self.machine.call + self.machine.operation(elements * passes)
 
 
 class _Counter(TorchDispatchMode):

@@ -17,12 +17,18 @@ from pararnn.scans.op import reverse_scan
 from pararnn.solver.lanes import largest
 from pararnn.solver.problem import Problem
 from pararnn.structures.base import Structure
+from pararnn.transforms import inside_transform
 
 MOST_ITERATIONS = 200
 
 
 def settle_costate(problem: Problem, value: Tensor, coarse: Structure, offsets: Tensor | None, previous: Tensor, scan_backend: str) -> Tensor:
     """The output `value` of all steps, behind a node that settles the costate by iteration in the backward pass."""
+    if inside_transform():
+        raise DifferentiationError(
+            "gradients of a solve with a coarse Jacobian cannot be taken inside torch.func transforms; "
+            "declare the true structure, use solver='sequential', or torch.no_grad() where no gradient is needed"
+        )
     # Evaluated here and not in the backward pass, so that a weight that is edited in between is noticed.
     with torch.enable_grad():
         state = previous.detach().requires_grad_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import weakref
 from typing import Any
 
@@ -12,23 +13,26 @@ from pararnn.errors import CellError, InputError, StructureError
 from pararnn.solver import drive as drives
 from pararnn.solver.lanes import any_true, largest
 from pararnn.solver.problem import Problem
+from pararnn.structures.base import push_forward
 
 # Disagreement allowed between the declared Jacobian and the derivative of the step, relative to its largest entry.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2, torch.bfloat16: 0.2, torch.float16: 0.1}
 
-# What has been checked of each cell: the same step may be solved under another structure, or by another formula.
-_checked: weakref.WeakKeyDictionary[Any, set[tuple[object, ...]]] = weakref.WeakKeyDictionary()
+# A cell is checked in its first solves, and in one of so many after that.
+ALWAYS, EACH = 4, 8
+# How often each cell was solved, by what it claims: the same step may be solved under another structure, or by another formula.
+_solves: weakref.WeakKeyDictionary[Any, collections.Counter[tuple[object, ...]]] = weakref.WeakKeyDictionary()
 
 
 def check_structure(problem: Problem) -> None:
-    """Compare what the cell declares with what its step does, once for each cell, along one direction at a few times.
+    """Compare what the cell declares with what its step does, every few solves, along one direction at a few times.
 
     Raises:
         CellError: the step changes shape or dtype of the state, is random, or has another value than `linearize` says.
         StructureError: the declared Jacobian is not its derivative: the structure is too narrow, an analytic Jacobian is wrong, or a cell that is
             declared linear is not.
     """
-    if not problem.exact or problem.length == 0 or problem.rows == 0 or _known(problem):
+    if not problem.exact or problem.length == 0 or problem.rows == 0 or not _is_due(problem):
         return
     rows, times = min(2, problem.rows), min(3, problem.length)
     name, size = type(problem.cell).__name__, problem.state_size
@@ -43,7 +47,7 @@ def check_structure(problem: Problem) -> None:
             return problem.step(inner, drive)
 
         # Forward mode, because torch.func.vjp refuses to run under the saved-tensor hooks of activation checkpointing.
-        reached, truth = torch.func.jvp(step, (state,), (direction,))[:2]
+        reached, truth = push_forward(step, state, direction)
         if reached.shape != state.shape or reached.dtype != state.dtype:
             found, given = (f"{tuple(tensor.shape)} in {tensor.dtype}" for tensor in (reached, state))
             raise CellError(
@@ -73,7 +77,6 @@ def check_structure(problem: Problem) -> None:
     if wrong_line:
         error = wrong_line[0]
         raise StructureError(f"{name} is declared linear, but its step bends by {error:.1e} along a line; remove is_linear", error=error)
-    _remember(problem)
 
 
 def _differ(ours: Tensor, truth: Tensor) -> tuple[float, float] | None:
@@ -88,19 +91,16 @@ def _claims(problem: Problem) -> tuple[object, ...]:
     return problem.structure, problem.analytic is None, problem.linear
 
 
-def _known(problem: Problem) -> bool:
+def _is_due(problem: Problem) -> bool:
+    """Whether to check now: the first few solves of a cell, and each so many after, because a coupling can be trained into a step."""
     try:
-        return _claims(problem) in _checked.get(problem.cell, ())
-    except TypeError:
-        return False
-
-
-def _remember(problem: Problem) -> None:
-    try:
-        _checked.setdefault(problem.cell, set()).add(_claims(problem))
+        counts = _solves.setdefault(problem.cell, collections.Counter())
     except TypeError:
         # What cannot be held weakly is checked each time.
-        return
+        return True
+    claims = _claims(problem)
+    counts[claims] += 1
+    return counts[claims] <= ALWAYS or counts[claims] % EACH == 0
 
 
 def is_finite(problem: Problem, states: Tensor) -> bool:

@@ -14,11 +14,14 @@ dimensions, those of the batch of maps. `to_dense` is the oracle of the laws, no
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Callable
 from typing import Self
 
 import torch
 from torch import Tensor
+
+FORWARD_MODE = threading.RLock()
 
 
 class Structure(abc.ABC):
@@ -94,6 +97,14 @@ class Structure(abc.ABC):
         """Whether every number of each map is finite, of shape `(*lead)` for maps with `lead` leading dimensions."""
         flags = [leaf.isfinite().flatten(lead).all(-1) if leaf.ndim > lead else leaf.isfinite() for leaf in self.leaves()]
         return torch.stack(flags).all(0)
+
+
+def push_forward(step: Callable[[Tensor], Tensor], state: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """`step(state)` and its derivative along `direction`, one forward-mode pass; what `linearize` of a structure is made of."""
+    # Torch numbers forward-mode levels for the whole process: two threads that open and close them at once fail.
+    with FORWARD_MODE:
+        value, derivative = torch.func.jvp(step, (state,), (direction,))[:2]
+    return value, derivative
 
 
 def unit_tangents(state: Tensor, size: int) -> tuple[Tensor, ...]:

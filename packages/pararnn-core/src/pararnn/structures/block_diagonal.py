@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import ConfigError
-from pararnn.structures.base import Structure, unit_tangents
+from pararnn.structures.base import Structure, push_forward, unit_tangents
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class BlockDiagonal(Structure):
         for unit in unit_tangents(state, cls.slots):
             # One direction a slot sees every channel at once, because no channel sees another.
             direction = unit.repeat_interleave(channels).expand_as(state)
-            value, derivative = torch.func.jvp(step, (state,), (direction,))[:2]
+            value, derivative = push_forward(step, state, direction)
             columns.append(derivative.unflatten(-1, (cls.slots, channels)))
         return value, cls(torch.stack(columns, dim=-2))
 

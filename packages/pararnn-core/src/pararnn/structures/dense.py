@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pararnn.structures.base import Structure, unit_tangents
+from pararnn.structures.base import FORWARD_MODE, Structure, push_forward, unit_tangents
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +31,12 @@ class Dense(Structure):
         directions = torch.stack(unit_tangents(state, state.shape[-1]))
 
         def push(direction: Tensor) -> tuple[Tensor, Tensor]:
-            value, derivative = torch.func.jvp(step, (state,), (direction.expand_as(state),))[:2]
-            return value, derivative
+            return push_forward(step, state, direction.expand_as(state))
 
-        # `step` does not see the direction, so its value leaves vmap once; the columns come last.
-        value, matrix = torch.func.vmap(push, out_dims=(None, -1), randomness="error")(directions)  # type: ignore[arg-type]
-        return value, cls(matrix)
+        with FORWARD_MODE:
+            values, matrix = torch.func.vmap(push, out_dims=(0, -1), randomness="error")(directions)
+        # `step` does not see the direction, so every value is the same.
+        return values[0], cls(matrix)
 
     def compose(self, earlier: Self) -> Self:
         return type(self)(self.matrix @ earlier.matrix)

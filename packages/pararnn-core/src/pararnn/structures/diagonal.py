@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pararnn.structures.base import Structure
+from pararnn.structures.base import Structure, push_forward
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Diagonal(Structure):
     @classmethod
     def linearize(cls, step: Callable[[Tensor], Tensor], state: Tensor) -> tuple[Tensor, Self]:
         # One direction sees every channel at once, because no channel sees another.
-        value, derivative = torch.func.jvp(step, (state,), (torch.ones_like(state),))[:2]
+        value, derivative = push_forward(step, state, torch.ones_like(state))
         return value, cls(derivative)
 
     @classmethod
