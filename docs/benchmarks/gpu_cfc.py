@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
 from pararnn import ParaCfC, ParaRNN
 
 SHAPES = [(8, 512, 64), (8, 2048, 256), (8, 4096, 256), (64, 1024, 64), (1, 131072, 64), (1, 131072, 256), (32, 8192, 1024)]
@@ -32,31 +33,33 @@ def median_ms(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
+def measure(batch: int, length: int, size: int) -> dict[str, object]:
+    torch.manual_seed(0)
+    cell = ParaCfC(9, size).cuda()
+    x = torch.randn(batch, length, 9, device="cuda")
+    x[..., -1] = 0.05 + torch.rand(batch, length, device="cuda")
+    rnn, walk = ParaRNN(cell), ParaRNN(cell, solver="sequential")
+    with torch.no_grad():
+        output, (result,) = rnn.solve(x)
+        forward = median_ms(lambda: rnn(x), 5)
+        walked = median_ms(lambda: walk(x), 1) if length <= 8192 else None
+    cotangent = torch.randn_like(output)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    both = median_ms(lambda: rnn(x).backward(cotangent), 5)
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+    row: dict[str, object] = {"shape": (batch, length, size), "interval": result.plan.interval, "iterations": result.iterations}
+    return row | {"forward_ms": forward, "both_ms": both, "walk_forward_ms": walked, "peak_mib": peak}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
-    for batch, length, size in SHAPES:
-        torch.manual_seed(0)
-        cell = ParaCfC(9, size).cuda()
-        x = torch.randn(batch, length, 9, device="cuda")
-        x[..., -1] = 0.05 + torch.rand(batch, length, device="cuda")
-        rnn, walk = ParaRNN(cell, solver="newton"), ParaRNN(cell, solver="sequential")
-        with torch.no_grad():
-            output, (result,) = rnn.solve(x)
-            planned = ParaRNN(cell).solve(x)[1][0].plan.interval
-            forward = median_ms(lambda: rnn(x), 5)
-            walked = median_ms(lambda: walk(x), 1) if length <= 8192 else None
-        cotangent = torch.randn_like(output)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        both = median_ms(lambda: rnn(x).backward(cotangent), 5)
-        peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-        row = {"shape": (batch, length, size), "interval": result.plan.interval, "planned": planned, "iterations": result.iterations}
-        row |= {"forward_ms": forward, "both_ms": both, "walk_forward_ms": walked, "peak_mib": peak}
-        rows.append(row)
-        print(row, flush=True)
+    for shape in SHAPES:
+        rows.append(measure(*shape))
+        print(rows[-1], flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, indent=2))
 

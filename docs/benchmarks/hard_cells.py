@@ -113,7 +113,13 @@ def main() -> None:
                 ours.append(middle - start)
                 loop.append(time.perf_counter() - middle)
             error = float((states - truth).abs().max())
-            row = {"case": case.name, "error": error, "ratio": statistics.median(ours) / statistics.median(loop), "loop_ms": 1e3 * statistics.median(loop), "told": told}
+            row = {
+                "case": case.name,
+                "error": error,
+                "ratio": statistics.median(ours) / statistics.median(loop),
+                "loop_ms": 1e3 * statistics.median(loop),
+                "told": told,
+            }
             rows.append(row | {"solve_seconds": ours, "loop_seconds": loop})
             table.add_row(case.name, f"{error:.1e}", f"{row['ratio']:.2f}", f"{row['loop_ms']:.0f}", told)
     Console().print(table)

@@ -1,6 +1,4 @@
-import sys
 import threading
-import types
 
 import pytest
 
@@ -167,13 +165,3 @@ def test_an_unknown_attribute_says_which_distribution_has_it():
 def test_an_import_of_an_unknown_name_says_which_distribution_has_it():
     with using(Registry(())), pytest.raises(ImportError, match="pip install pararnn-cfc"):
         from pararnn import ParaCfC  # noqa: F401
-
-
-def test_a_subpackage_does_not_hide_the_public_function_of_its_name(monkeypatch):
-    import pararnn
-
-    monkeypatch.setitem(pararnn.PUBLIC, "probe_word", "json:dumps")
-    pararnn.probe_word = types.ModuleType("pararnn.probe_word")
-    assert "probe_word" not in vars(pararnn)
-    assert pararnn.probe_word is sys.modules["json"].dumps
-    del pararnn.probe_word

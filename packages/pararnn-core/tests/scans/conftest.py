@@ -82,7 +82,7 @@ def chunks(monkeypatch):
     """Make the plain PyTorch scan use chunks of this many steps wherever two of them fit."""
 
     def force(chunk):
-        def length_of(rows, length, size, structure):
+        def length_of(rows, length, size, structure, machine):
             return length if chunk is None or 2 * chunk > length else chunk
 
         monkeypatch.setattr(chunked, "chunk_length", length_of)

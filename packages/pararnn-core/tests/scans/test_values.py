@@ -288,10 +288,11 @@ def test_inputs_are_left_alone_and_not_shared_with_the_result(scan, structure, r
 
 @pytest.mark.parametrize("structure", ["diagonal", "dense"])
 def test_the_planner_chooses_chunks_that_agree_with_the_walk(structure, recurrence, oracle, tolerance):
+    from pararnn.costs import CPU
     from pararnn.scans import scan
     from pararnn.scans.chunked import chunk_length
 
     case = recurrence(structure, rows=1, length=1500, size=2, scale=0.8)
-    assert chunk_length(1, 1500, 2, type(case.transition)) < 1500
+    assert chunk_length(1, 1500, 2, type(case.transition), CPU) < 1500
     states = scan(case.transition, case.bias, case.initial, backend="torch")
     torch.testing.assert_close(states, oracle(case.transition, case.bias, case.initial), **tolerance["states"])

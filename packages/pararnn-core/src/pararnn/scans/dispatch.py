@@ -60,6 +60,7 @@ def request_for(structure: str, bias: Tensor) -> Request:
 def run_backend(
     path: str, transition: Structure, bias: Tensor, initial: Tensor | None, offsets: Offsets | None, *, reverse: bool, backend: str
 ) -> Tensor:
+    """The states by the backend that serves the request; `bias` `(rows, time, state)`, in full precision also under autocast."""
     check_fit(transition, bias)
     implementation = select(request_for(path, bias), backend=backend).implementation
     with full_precision(bias):

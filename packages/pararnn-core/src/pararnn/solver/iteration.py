@@ -8,29 +8,35 @@ from torch import Tensor
 from pararnn.scans.op import constant_scan
 from pararnn.solver import drive as drives
 from pararnn.solver.config import NewtonConfig
-from pararnn.solver.lanes import any_true, largest, smallest
+from pararnn.solver.lanes import any_true, largest
 from pararnn.solver.partition import Partition
 from pararnn.solver.problem import Problem
-from pararnn.solver.sweep import ends_and_products, ends_and_states
+from pararnn.solver.sweep import ends_and_states, sweep
 from pararnn.structures.base import Structure
+from pararnn.structures.diagonal import Diagonal
 
 # An update below the root of its tolerance, times this, is taken to be in reach of one correction with the Jacobians at hand.
 REACH = 10.0
 # A sweep that does not at least halve a sequence's update is a strike against it; at the second in a row it is handed on.
 SHRINK, STRIKES = 0.5, 2
 LIMIT = 64
+# Rounding that may build up along a sequence, in tolerances, before its parallel states are as good as any but no longer those of the loop.
+NOISE = 4.0
 
 
 class Iteration:
     """Entry states that are corrected until each sequence is solved or has stalled.
 
     A sequence is *active* while it needs Jacobians, *near* when the states are worth writing, *solved* when the update measured on the
-    written states is below the tolerance. Entries of near and solved sequences wait unchanged for the others, so that nobody's result depends on
-    who else is in the batch.
+    written states, times the growth of an error inside the interval, is below the tolerance. Entries of near and solved sequences wait unchanged
+    for the others, and each sequence counts its own sweeps, so that nobody's result depends on who else is in the batch.
     """
 
     products: Structure
     """The product of the step Jacobians of each interval, as of the last sweep in which its sequence was active."""
+
+    growth: Tensor
+    """The most that an error at the entry of each interval grows to inside it, `(rows, count)`, as of that sweep."""
 
     def __init__(self, problem: Problem, partition: Partition, config: NewtonConfig, *, patience: int) -> None:
         self.problem, self.partition, self.config = problem, partition, config
@@ -43,9 +49,9 @@ class Iteration:
         self.solved = partition.largest(torch.ones_like(self.entry[..., 0].abs()), self.segments) == 0
         self.active = ~self.solved
         self.strikes = flags
+        self.sweeps = flags
         self.best = torch.full_like(flags, torch.inf)
         self.ratio = torch.full_like(self.entry[..., 0].abs(), torch.inf)
-        self.exact = torch.zeros_like(self.ratio, dtype=torch.bool)
         self.updates: list[float] = []
         self.limit = config.max_iters or min(patience, LIMIT)
         self.budget = config.max_iters or config.budget(problem.length) or problem.budget or LIMIT
@@ -53,17 +59,11 @@ class Iteration:
     def run(self) -> Tensor:
         """Iterate, and return the states `(rows, time, state)` of all sequences; `solved` tells which of them to trust."""
         while True:
-            while len(self.updates) < self.limit and any_true(self.active):
+            while any_true(self.active):
                 self._sweep()
-            self.active = torch.zeros_like(self.active)
             states = self._write()
-            if not any_true(self.active) or len(self.updates) >= self.limit:
+            if not any_true(self.active):
                 return self.partition.join(states)
-
-    def exact_prefix(self) -> int:
-        """How many leading intervals are exact to the bit in every sequence that is not solved: their entries called for no update at all."""
-        exact = self.exact.to(torch.int64).cumprod(1).sum(1, keepdim=True)
-        return int(smallest(torch.where(self.solved, self.partition.count, exact)))
 
     def _first_guess(self) -> Tensor:
         partition, problem = self.partition, self.problem
@@ -78,10 +78,13 @@ class Iteration:
 
     def _sweep(self) -> None:
         """Walk all intervals with their Jacobians and correct the entries of the active sequences."""
-        ends, products = ends_and_products(self.problem, self.steps, self.entry)
+        found = sweep(self.problem, self.steps, self.entry)
         moving = self.partition.spread(self.active)
-        self.products = _choose(moving, products, self.products) if self.updates else products
-        corrected, update, near = self._correct(ends)
+        growth = found.growth.amax(-1)
+        self.products = _choose(moving, found.product, self.products) if self.updates else found.product
+        self.growth = torch.where(moving, growth, self.growth) if self.updates else growth
+        self.sweeps = self.sweeps + self.active
+        corrected, update, near = self._correct(found.state)
         ratio = self.partition.largest(self.ratio, self.segments)
         self.entry = torch.where(moving.unsqueeze(-1), corrected, self.entry)
         self.updates.append(largest(torch.where(moving.unsqueeze(-1), update, 0).abs()))
@@ -89,17 +92,20 @@ class Iteration:
         shrank = ratio <= SHRINK * self.best
         self.strikes = torch.where(self.active, torch.where(shrank, 0, self.strikes + 1), self.strikes)
         self.best = torch.where(self.active, torch.minimum(self.best, ratio), self.best)
-        patience = STRIKES if len(self.updates) < self.budget else 1
-        self.active = self.active & ~near & (self.strikes < patience)
+        patience = torch.where(self.sweeps < self.budget, STRIKES, 1)
+        self.active = self.active & ~near & (self.strikes < patience) & (self.sweeps < self.limit)
 
     def _write(self) -> list[Tensor]:
         """Walk all intervals writing the states, and judge each sequence by the update that they still call for."""
         ends, states = ends_and_states(self.problem, self.steps, self.entry)
         corrected, _, near = self._correct(ends)
         ratio = self.partition.largest(self.ratio, self.segments)
-        self.solved = self.solved | (ratio <= 1)
+        # No update is no error, however an error would grow.
+        inside = torch.where(self.ratio == 0, 0, self.ratio * self.growth)
+        settled = self.partition.largest(inside, self.segments) <= 1
+        self.solved = self.solved | settled & (self.partition.largest(self._noise(ends), self.segments) <= NOISE)
         # A near sequence that missed goes on, with fresh Jacobians, as long as it gets nearer.
-        self.active = ~self.solved & near & (ratio <= SHRINK * self.best)
+        self.active = ~self.solved & ~settled & near & (ratio <= SHRINK * self.best) & (self.sweeps < self.limit)
         self.best = torch.minimum(self.best, ratio)
         self.entry = torch.where(self.partition.spread(self.active).unsqueeze(-1), corrected, self.entry)
         return states
@@ -120,9 +126,21 @@ class Iteration:
         size = self.atol + self.rtol * target.abs()
         ratio = torch.where(finite & update.isfinite(), update.abs() / size, torch.inf)
         self.ratio = ratio.amax(-1)
-        self.exact = (finite & (update == 0)).all(-1)
         near = partition.largest((update.abs() / (REACH * size.sqrt())).amax(-1), self.segments) <= 1
         return self._project(corrected), update, near & partition.largest(self.ratio, self.segments).isfinite()
+
+    def _noise(self, ends: Tensor) -> Tensor:
+        """The rounding errors that the states of each interval are expected to have gathered, in tolerances, `(rows, count)`.
+
+        Torch rounds by the shape of a tensor, so the loop rounds otherwise than a walk of many intervals. Where errors grow along the sequence the
+        two part, both being right. Rounding is taken to be random: squares add up, through the largest gain of each interval.
+        """
+        size = ends.abs().amax(-1).nan_to_num(0.0, 0.0, 0.0)
+        source = (torch.finfo(size.dtype).eps * size * self.growth).square()
+        gain = self.products.gain().amax(-1).square()
+        before, carried = (self.partition.shift(values.unsqueeze(-1), None).nan_to_num(0.0, 0.0, 0.0) for values in (source, gain))
+        variance = constant_scan(Diagonal(carried), before, None, self.partition.offsets, backend=self.config.scan_backend).squeeze(-1)
+        return (variance + source).sqrt() * self.growth / (self.atol + self.rtol * size)
 
     def _project(self, entry: Tensor) -> Tensor:
         if self.problem.bounds is None or not self.config.project:

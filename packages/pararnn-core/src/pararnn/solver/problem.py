@@ -86,10 +86,6 @@ class Problem:
         guess = None if self.guess is None else self.guess.detach()
         return replace(self, drive=drives.map_leaves(Tensor.detach, self.drive), initial=self.initial.detach(), guess=guess)
 
-    def after(self, time: int, states: Tensor) -> Self:
-        """What is left of an unpacked problem from step `time` on, started from `states` `(rows, time, state)`."""
-        return replace(self, drive=drives.map_timed(lambda leaf: leaf[:, time:], self.drive), initial=states[:, time - 1 : time], guess=None)
-
     def last(self, states: Tensor) -> Tensor:
         """The final state of every sequence, `(sequences, state)`: of `states` `(rows, time, state)`, the initial one of empty sequences."""
         if self.offsets is None:

@@ -67,6 +67,10 @@ class Structure(abc.ABC):
         """Multiplications to compose two maps and to apply one, for the planner; override where a structure is cheaper than dense."""
         return state_size**3, state_size**2
 
+    def gain(self) -> Tensor:
+        """The most that each channel of `apply(v)` can be for a `v` of size one, `(*lead, state)`: sums of sizes along the rows."""
+        return self.to_dense().abs().sum(-1)
+
     def apply_add(self, vector: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
         """`A vector + bias`, written into `out` where it is given; override where one operation does both."""
         return torch.add(self.apply(vector), bias, out=out)

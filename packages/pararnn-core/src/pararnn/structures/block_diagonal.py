@@ -69,6 +69,9 @@ class BlockDiagonal(Structure):
         slotted = vector.unflatten(-1, (self.slots, vector.shape[-1] // self.slots))
         return sum_over_slots(self.blocks, slotted.unsqueeze(-3), dim=-2).flatten(-2)
 
+    def gain(self) -> Tensor:
+        return self.blocks.abs().sum(-2).flatten(-2)
+
     def transpose(self) -> Self:
         return type(self)(self.blocks.transpose(-3, -2))
 

@@ -44,6 +44,9 @@ class Dense(Structure):
     def apply(self, vector: Tensor) -> Tensor:
         return (self.matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
+    def gain(self) -> Tensor:
+        return self.matrix.abs().sum(-1)
+
     def transpose(self) -> Self:
         return type(self)(self.matrix.mT)
 

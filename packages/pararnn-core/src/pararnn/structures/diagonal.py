@@ -45,6 +45,9 @@ class Diagonal(Structure):
     def apply_add(self, vector: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
         return torch.addcmul(bias, self.diagonal, vector, out=out)
 
+    def gain(self) -> Tensor:
+        return self.diagonal.abs()
+
     def transpose(self) -> Self:
         return self
 
