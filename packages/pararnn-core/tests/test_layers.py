@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from toy_cells import DenseRNN, DiagonalGRU, SlotLSTM, Tanh, loop, weighted_sum
 
-from pararnn import CellError, ConfigError, NewtonConfig, ParaRNN, ShapeError, SolveResult, Status, sequential_apply
+from pararnn import CellError, ConfigError, NewtonConfig, ParaRNN, ParaRNNError, ShapeError, SolveResult, Status, sequential_apply
 
 SOLVERS = ("auto", "newton", "sequential")
 
@@ -248,3 +248,20 @@ def test_training_and_walking_reach_the_same_weights():
 
 def test_the_options_can_be_read_in_the_representation():
     assert "solver='newton', return_hidden=False, batch_first=True" in repr(ParaRNN(DiagonalGRU(3, 4), solver="newton"))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda cell, x: ParaRNN(3), "got int"),
+        (lambda cell, x: ParaRNN(cell, config={"interval": 4}), "NewtonConfig"),
+        (lambda cell, x: ParaRNN(cell)(x, 0.0), "got float"),
+        (lambda cell, x: ParaRNN(cell).step([1.0]), "got list"),
+        (lambda cell, x: ParaRNN(cell)(x[..., :2]), "(2, 9, 2)"),
+    ],
+    ids=["a number as cell", "a dict as config", "a number as state", "a list as sample", "too few inputs"],
+)
+def test_what_a_newcomer_gets_wrong_is_told_in_a_sentence(mistake, words):
+    with pytest.raises(ParaRNNError) as caught:
+        mistake(DenseRNN(3, 4), torch.randn(2, 9, 3, dtype=torch.float64))
+    assert words in str(caught.value)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
 
 from pararnn.cell import check_cell
-from pararnn.errors import CellError, ConfigError, ShapeError
+from pararnn.errors import CellError, ConfigError, DTypeError, ShapeError
 from pararnn.scans.api import HALF
 from pararnn.solver.api import cell_problem, run, walk_problem
 from pararnn.solver.config import NewtonConfig
@@ -55,6 +55,8 @@ class ParaRNN(nn.Module):
             raise ConfigError(f"solver must be 'auto', 'newton' or 'sequential', got {solver!r}")
         if not 0 <= dropout <= 1:
             raise ConfigError(f"dropout must lie in [0, 1], got {dropout}")
+        if config is not None and not isinstance(config, NewtonConfig):
+            raise ConfigError(f"config must be a NewtonConfig, got {type(config).__name__}; write config=NewtonConfig(...)")
         self.layers = nn.ModuleList(_stack(cell_or_cells, num_layers))
         self.config = NewtonConfig() if config is None else config
         self.solver = solver
@@ -113,8 +115,9 @@ class ParaRNN(nn.Module):
 
         Feeding the samples of a sequence one by one gives the outputs of `forward` on the whole.
         """
-        if x.ndim != 2:
-            raise ShapeError(f"step takes one sample a sequence, x of shape (batch, input), got {tuple(x.shape)}; use forward for whole sequences")
+        if not isinstance(x, Tensor) or x.ndim != 2:
+            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"step takes one sample a sequence, a tensor x of shape (batch, input), got {found}; use forward for whole sequences")
         starts = self._initial(states)
         new = []
         output, sample = x.unsqueeze(1), x.unsqueeze(1)
@@ -135,6 +138,8 @@ class ParaRNN(nn.Module):
     def _initial(self, states: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor | None]:
         if states is None:
             return [None] * len(self.layers)
+        if not isinstance(states, Tensor | Sequence):
+            raise DTypeError(f"states are a tensor (batch, state) for each layer, got {type(states).__name__}")
         given = (states,) if isinstance(states, Tensor) else tuple(states)
         if len(given) != len(self.layers):
             hint = "; pass one (batch, state) tensor for each layer" if isinstance(states, Tensor) else ""
@@ -156,6 +161,8 @@ def _stack(cell_or_cells: nn.Module | Sequence[nn.Module], num_layers: int) -> l
         while len(cells) < num_layers:
             cells.append(_above(cells[-1]))
         return cells
+    if not isinstance(cell_or_cells, Iterable):
+        raise CellError(f"ParaRNN takes a cell or a sequence of cells, got {type(cell_or_cells).__name__}")
     cells = list(cell_or_cells)
     if not cells:
         raise CellError("ParaRNN needs at least one cell")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pararnn.cell import Drive, check_cell
-from pararnn.errors import BackendError, DTypeError, ShapeError
+from pararnn.errors import BackendError, DTypeError, ParaRNNError, ShapeError
 from pararnn.scans.segments import as_offsets
 from pararnn.selection import Request, Selection, select
 from pararnn.solver import drive as drives
@@ -95,7 +95,7 @@ def cell_problem(
     if not isinstance(x, Tensor) or x.ndim != 3:
         found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ShapeError(f"x must be a tensor (batch, time, input), got {found}")
-    drive = cell.drive(x)
+    drive = _drive_of(cell, x)
     segments = x.shape[0] if cu_seqlens is None else len(as_offsets(cu_seqlens, x.shape[1])) - 1
     default = cell.initial_state(segments)
     if torch.is_autocast_enabled(x.device.type):
@@ -119,6 +119,16 @@ def cell_problem(
         budget=cell.newton_iters(x.shape[1]) if hasattr(cell, "newton_iters") else None,
         solve_ops=tuple(getattr(cell, "solve_ops", ())),
     )
+
+
+def _drive_of(cell: Any, x: Tensor) -> Drive:
+    try:
+        return cell.drive(x)
+    except RuntimeError as error:
+        # Torch says that two matrices do not fit; the reader wants to know which input of which cell.
+        if isinstance(error, ParaRNNError) or torch.compiler.is_compiling():
+            raise
+        raise ShapeError(f"the drive of {type(cell).__name__} does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}") from error
 
 
 def _as_state(h0: Any, dtype: torch.dtype) -> Tensor:
