@@ -54,7 +54,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of every package's source, strictly."""
-    install(session, "mypy", "numpy", *editable(*PACKAGES))
+    install(session, "mypy", "numpy", *TEST_TOOLS, *editable(*PACKAGES))
     session.run("mypy", "--strict", *session.posargs)
 
 
