@@ -181,7 +181,7 @@ def test_a_wrong_number_of_cells_or_states_is_refused():
     with pytest.raises(ConfigError, match="2 cells were given"):
         ParaRNN([DiagonalGRU(3, 4), DiagonalGRU(4, 4)], num_layers=3)
     layer = three_layers()
-    with pytest.raises(ShapeError, match="1 initial states for 3 layers; pass one"):
+    with pytest.raises(ShapeError, match="as the states of 3 layers; pass a list"):
         layer(inputs(), torch.zeros(2, 4, dtype=torch.float64))
     with pytest.raises(ShapeError, match="guesses holds 1 tensors for 3 layers"):
         layer.solve(inputs(), guesses=[torch.zeros(2, 60, 4)])

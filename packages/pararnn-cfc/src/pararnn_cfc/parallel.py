@@ -133,7 +133,7 @@ class ParaCfC(nn.Module):
     def step(self, state: Tensor, drive: CfCDrive | Tensor | None = None, *, wx: Tensor | None = None) -> Tensor:
         """The next state `(..., d_h)` from `state` and the drive of that step, or a raw sample `x` `(..., d_in)`, or `wx` of `project_wx`."""
         drive = self._as_drive(drive, wx)
-        candidate = torch.addcmul(drive.candidate, drive.recurrent, state).tanh_()
+        candidate = torch.tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
         return torch.lerp(candidate, state, self._decay(state, drive))
 
     def linearize(self, state: Tensor, drive: CfCDrive) -> tuple[Tensor, Diagonal]:
@@ -142,11 +142,11 @@ class ParaCfC(nn.Module):
         With `n` the candidate and `a` the decay, `J = a + (1 - a) (1 - n^2) u`, and for `gate_mix="diag_h"` besides `(da/dh) (h - n)` with
         `da/dh = -a dt sigmoid(f + v h) v`.
         """
-        candidate = torch.addcmul(drive.candidate, drive.recurrent, state).tanh_()
+        candidate = torch.tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
         decay = self._decay(state, drive)
         with torch.no_grad():
             one = torch.ones((), dtype=candidate.dtype, device=candidate.device)
-            jacobian = torch.lerp(torch.addcmul(one, candidate, candidate, value=-1).mul_(drive.recurrent), one, decay)
+            jacobian = torch.lerp(torch.addcmul(one, candidate, candidate, value=-1) * drive.recurrent, one, decay)
             if isinstance(drive, StateDrive):
                 sensitivity = torch.sigmoid(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * drive.rate_recurrent
                 jacobian = torch.addcmul(jacobian, decay * drive.elapsed * sensitivity, state - candidate, value=-1)

@@ -26,7 +26,7 @@ class ParaRNN(nn.Module):
     Args:
         cell_or_cells: one cell, or the cells of all layers from the bottom up.
         num_layers: how often one cell is stacked; layers above the first are made by the cell's `layer_above`, or as fresh copies of it where
-            its output has the size of its input. Weights are never shared.
+            its output has the size of its input. The layers made here share no weights.
         config: how trajectories are solved in parallel.
         solver: `"auto"` lets the planner choose between a parallel solve and the walk, in training and evaluation alike; `"newton"` insists on
             the parallel solve, `"sequential"` on the walk, differentiated by autograd step by step.
@@ -142,8 +142,8 @@ class ParaRNN(nn.Module):
             raise DTypeError(f"states are a tensor (batch, state) for each layer, got {type(states).__name__}")
         given = (states,) if isinstance(states, Tensor) else tuple(states)
         if len(given) != len(self.layers):
-            hint = "; pass one (batch, state) tensor for each layer" if isinstance(states, Tensor) else ""
-            raise ShapeError(f"{len(given)} initial states for {len(self.layers)} layers{hint}")
+            what = f"one tensor {tuple(states.shape)}" if isinstance(states, Tensor) else f"{len(given)} tensors"
+            raise ShapeError(f"{what} as the states of {len(self.layers)} layers; pass a list with one (batch, state) tensor for each layer")
         return given
 
     @staticmethod
@@ -161,7 +161,9 @@ def _stack(cell_or_cells: nn.Module | Sequence[nn.Module], num_layers: int) -> l
         while len(cells) < num_layers:
             cells.append(_above(cells[-1]))
         return cells
-    if not isinstance(cell_or_cells, Iterable):
+    if isinstance(cell_or_cells, type) or not isinstance(cell_or_cells, Iterable):
+        if isinstance(cell_or_cells, type):
+            raise CellError(f"ParaRNN got the class {cell_or_cells.__name__}; pass a cell made of it, {cell_or_cells.__name__}(...)")
         raise CellError(f"ParaRNN takes a cell or a sequence of cells, got {type(cell_or_cells).__name__}")
     cells = list(cell_or_cells)
     if not cells:

@@ -53,8 +53,8 @@ class CellSpec(Spec):
 class StructureSpec(Spec):
     """A family of linear maps closed under composition (a subclass of `pararnn.structures.Structure`).
 
-    `example` names a callable `(lead, state_size, *, seed, dtype) -> Structure` giving random members, for the laws; the conformance kit asks for
-    `state_size=12` in float64 and complex128.
+    `example` names a callable `(lead, state_size, *, seed, dtype) -> Structure` giving random members, for the laws; the
+    conformance kit asks for `state_size=12`, in float64 and complex128.
     """
 
     example: str

@@ -157,7 +157,7 @@ class NotLinear(Tanh):
         (Shrinks, CellError, "must keep shape and dtype"),
         (Rounds, CellError, "must keep shape and dtype"),
         (Drops, CellError, "equal arguments give different states"),
-        (Writes, CellError, "writes into its arguments"),
+        (Writes, CellError, "writes into the state"),
         (WrongValue, CellError, "linearize of WrongValue gives another next state than its step"),
         (NotLinear, StructureError, "declared linear, but its step bends"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from pararnn.conformance.comparison import difference
 from pararnn.conformance.samples import at, mode, named_leaves, sized, varied, visited
@@ -117,6 +117,35 @@ def check_ensembles(cell: Any, x: Tensor) -> str | None:
         raise ConformanceError(
             f"an ensemble by torch.func.vmap and its members one by one differ {how}; read weights from self inside drive and step"
         )
+    return None
+
+
+def check_single_samples(cell: Any, x: Tensor) -> str | None:
+    """`torch.func.vmap` of `torch.func.grad` over the sequences of a batch gives the gradients of each sequence alone."""
+    x = sized(x, BATCH, TIME)
+    weights = {name: weight.detach() for name, weight in cell.named_parameters()}
+    if not weights:
+        return "the cell has no parameters"
+    if not getattr(cell, "exact_jacobian", True):
+        return "its gradients settle by iteration, which torch.func transforms cannot run"
+    base = ParaRNN(cell, solver="newton")
+
+    def loss(parameters: dict[str, Tensor], sequence: Tensor) -> Tensor:
+        named = {f"layers.0.{name}": weight for name, weight in parameters.items()}
+        total: Tensor = functional_call(base, named, (sequence.unsqueeze(0),)).abs().square().sum()
+        return total
+
+    with mode(cell, training=False):
+        expected = [grad(loss)(weights, sequence) for sequence in x]
+        try:
+            found = vmap(grad(loss), in_dims=(None, 0))(weights, x)
+        except Exception as error:
+            raise ConformanceError(
+                f"the cell fails under torch.func.vmap over sequences ({sentence(error)}); use no in-place writes, .item() or branches on values"
+            ) from error
+    for name in weights:
+        if (how := difference(found[name], torch.stack([one[name] for one in expected]))) is not None:
+            raise ConformanceError(f"the gradient of {name} for each sequence by torch.func.vmap and for each alone differ {how}")
     return None
 
 

@@ -43,6 +43,7 @@ CHECKS: tuple[CellCheck, ...] = (
     cell_modules.check_copies,
     cell_modules.check_functional_call,
     cell_modules.check_ensembles,
+    cell_modules.check_single_samples,
 )
 
 

@@ -149,7 +149,7 @@ def members(structure: type[Structure], example: Example, count: int) -> Iterato
         except Exception as error:
             raise ConformanceError(
                 f"the example fails for state_size {STATE} and {dtype} ({sentence(error)}); it takes (lead, state_size, *, seed, dtype) and is "
-                "asked for sizes that are multiples of 12, in real and complex dtypes"
+                f"asked for {STATE} channels, in real and complex dtypes"
             ) from error
         for member in found:
             if not isinstance(member, structure):

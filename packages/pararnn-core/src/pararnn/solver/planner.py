@@ -58,7 +58,8 @@ class Plan:
 
     def explain(self) -> str:
         """The plan and its reason in one sentence."""
-        what = "walk" if self.walks else f"intervals of {self.interval} steps, {math.ceil(self.length / self.interval)} at once"
+        steps = "steps" if self.interval > 1 else "step"
+        what = "walk" if self.walks else f"intervals of {self.interval} {steps}, {math.ceil(self.length / self.interval)} at once"
         return f"Plan for {self.length} steps of {self.lanes} lanes: {what}, because {self.reason}."
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pararnn.cell import Drive
 from pararnn.errors import CellError, InputError, StructureError
 from pararnn.solver import drive as drives
 from pararnn.solver.lanes import any_true, largest
@@ -28,7 +29,8 @@ def check_structure(problem: Problem) -> None:
     """Compare what the cell declares with what its step does, every few solves, along one direction at a few times.
 
     Raises:
-        CellError: the step changes shape or dtype of the state, is random, or has another value than `linearize` says.
+        CellError: the step changes shape or dtype of the state, writes into it, is random, gives another result for a state alone than beside
+            others, or another value than `linearize` says.
         StructureError: the declared Jacobian is not its derivative: the structure is too narrow, an analytic Jacobian is wrong, or a cell that is
             declared linear is not.
     """
@@ -37,51 +39,70 @@ def check_structure(problem: Problem) -> None:
     turn = _count(problem)
     if turn > ALWAYS and turn % EACH:
         return
-    rows, times = min(2, problem.rows), min(8, problem.length)
-    name, size = type(problem.cell).__name__, problem.state_size
+    rows, times, size = min(2, problem.rows), min(8, problem.length), problem.state_size
     with torch.no_grad():
         # Spread over the sequence, and elsewhere each time: a coupling may depend on the inputs.
         spread = torch.arange(times, device=problem.initial.device) * problem.length // times
         drive = drives.map_timed(lambda leaf: leaf[:rows, (spread + turn - 1) % problem.length].detach(), problem.drive)
         wave = torch.arange(rows * times * size, device=problem.initial.device).reshape(rows, times, size).cos().to(problem.initial.dtype)
         state = problem.initial[:rows, :1].detach() + 0.1 * wave
+        _check_step(problem, state, drive)
         # A direction without symmetry: one of equal entries would not see couplings that cancel.
-        direction = wave.flip(-1) + 0.5
+        _check_slope(problem, state, drive, direction=wave.flip(-1) + 0.5)
 
-        def step(inner: Tensor) -> Tensor:
-            return problem.step(inner, drive)
 
-        # Forward mode, because torch.func.vjp refuses to run under the saved-tensor hooks of activation checkpointing.
-        reached, truth = push_forward(step, state, direction)
-        if reached.shape != state.shape or reached.dtype != state.dtype:
-            found, given = (f"{tuple(tensor.shape)} in {tensor.dtype}" for tensor in (reached, state))
+def _check_step(problem: Problem, state: Tensor, drive: Drive) -> None:
+    """The step is a pure function that treats each lead index apart."""
+    name = type(problem.cell).__name__
+    given = state.clone()
+    reached = problem.step(given, drive)
+    if _differ(given, state):
+        raise CellError(f"the step of {name} writes into the state it is given; build a new tensor instead (no names that end in _)")
+    if reached.shape != state.shape or reached.dtype != state.dtype:
+        found, wanted = (f"{tuple(tensor.shape)} in {tensor.dtype}" for tensor in (reached, state))
+        raise CellError(
+            f"the step of {name} makes a state {found} from one {wanted}; it must keep shape and dtype (is its drive of the state's dtype?)"
+        )
+    if _differ(reached, problem.step(state, drive)):
+        raise CellError(
+            f"equal arguments give different states in the step of {name}: it draws random numbers; noise and dropout belong into the drive, or "
+            "outside the cell"
+        )
+    for row, time in ((0, 0), (state.shape[0] - 1, state.shape[1] - 1)):
+        here = slice(row, row + 1), slice(time, time + 1)
+        alone = problem.step(state[here], drives.map_timed(lambda leaf, here=here: leaf[here], drive))  # type: ignore[misc]
+        if _differ(alone, reached[here]):
             raise CellError(
-                f"the step of {name} makes a state {found} from one {given}; it must keep shape and dtype (is its drive of the state's dtype?)"
+                f"the step of {name} gives another result for a state alone than beside others: it mixes sequences or times (a mean or softmax over "
+                "a leading dimension, a batch norm), or it branches on values; a step may combine channels of one state only, dim=-1"
             )
-        value, jacobian = problem.linearize(state, drive)
-        declared = jacobian.apply(direction)
-        wrong_value, wrong_slope = _differ(value, reached), _differ(declared, truth)
-        # A straight line reaches as far as the step goes; any direction will do, and a long one sees small curvature.
-        wrong_line = _differ(reached + truth, step(state + direction)) if problem.linear else None
-        if (wrong_value or wrong_slope or wrong_line) and _differ(step(state), step(state)):
-            raise CellError(
-                f"equal arguments give different states in the step of {name}: it draws random numbers (noise and dropout belong into the drive, or "
-                "outside the cell), or it writes into its arguments"
-            )
-    if wrong_value:
-        raise CellError(f"linearize of {name} gives another next state than its step: they differ by {wrong_value[0]:.1e}; mend linearize")
-    if wrong_slope:
-        error, scale = wrong_slope
+
+
+def _check_slope(problem: Problem, state: Tensor, drive: Drive, *, direction: Tensor) -> None:
+    """The declared Jacobian is the derivative of the step."""
+    name = type(problem.cell).__name__
+
+    def step(inner: Tensor) -> Tensor:
+        return problem.step(inner, drive)
+
+    # Forward mode, because torch.func.vjp refuses to run under the saved-tensor hooks of activation checkpointing.
+    reached, truth = push_forward(step, state, direction)
+    value, jacobian = problem.linearize(state, drive)
+    if wrong := _differ(value, reached):
+        raise CellError(f"linearize of {name} gives another next state than its step: they differ by {wrong[0]:.1e}; mend linearize")
+    if wrong := _differ(jacobian.apply(direction), truth):
+        error, scale = wrong
+        remedy = "mend the analytic jacobian" if problem.analytic is not None else "declare a structure that holds every coupling (Dense always does)"
         raise StructureError(
             f"the {type(jacobian).__name__} Jacobian of {name} is not the derivative of its step: along one direction they differ by {error:.1e} "
-            f"where the derivative is {scale:.1e}; declare a structure that holds every coupling (Dense always does), mend the analytic jacobian, "
-            "or set exact_jacobian = False to use it as a quasi-Newton approximation",
+            f"where the derivative is {scale:.1e}; {remedy}, or set exact_jacobian = False to use it as a quasi-Newton approximation; "
+            "pararnn.conformance.verify_cell names the channels",
             error=error,
             scale=scale,
         )
-    if wrong_line:
-        error = wrong_line[0]
-        raise StructureError(f"{name} is declared linear, but its step bends by {error:.1e} along a line; remove is_linear", error=error)
+    # A straight line reaches as far as the step goes; any direction will do, and a long one sees small curvature.
+    if problem.linear and (wrong := _differ(reached + truth, step(state + direction))):
+        raise StructureError(f"{name} is declared linear, but its step bends by {wrong[0]:.1e} along a line; remove is_linear", error=wrong[0])
 
 
 def _differ(ours: Tensor, truth: Tensor) -> tuple[float, float] | None:
