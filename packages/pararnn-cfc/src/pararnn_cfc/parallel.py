@@ -18,11 +18,11 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pararnn.errors import ConfigError, DTypeError, ShapeError
 from pararnn.structures.diagonal import Diagonal
 from pararnn_cfc.clipping import clip
+from pararnn_cfc.gates import keep_share, mix_slope, tanh
 from pararnn_cfc.time_gaps import checked
 
 # First iteration budgets by sequence length: the entry of the largest length not above the sequence's counts.
@@ -121,7 +121,7 @@ class ParaCfC(nn.Module):
             InputError: a time gap is NaN or negative.
         """
         features, elapsed = self._split(x)
-        # Each half contiguous: every later operation runs over them, and short rows with gaps would be slow.
+        # Each half contiguous: every later operation runs over them, and is several times slower over short rows with gaps.
         rate, candidate = (half.contiguous() for half in self.W_x(features).to(self._state_dtype).split(self.d_h, dim=-1))
         return self._drive(rate, candidate, checked(elapsed.to(self._state_dtype)))
 
@@ -133,7 +133,7 @@ class ParaCfC(nn.Module):
     def step(self, state: Tensor, drive: CfCDrive | Tensor | None = None, *, wx: Tensor | None = None) -> Tensor:
         """The next state `(..., d_h)` from `state` and the drive of that step, or a raw sample `x` `(..., d_in)`, or `wx` of `project_wx`."""
         drive = self._as_drive(drive, wx)
-        candidate = torch.tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
+        candidate = tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
         return torch.lerp(candidate, state, self._decay(state, drive))
 
     def linearize(self, state: Tensor, drive: CfCDrive) -> tuple[Tensor, Diagonal]:
@@ -142,11 +142,10 @@ class ParaCfC(nn.Module):
         With `n` the candidate and `a` the decay, `J = a + (1 - a) (1 - n^2) u`, and for `gate_mix="diag_h"` besides `(da/dh) (h - n)` with
         `da/dh = -a dt sigmoid(f + v h) v`.
         """
-        candidate = torch.tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
+        candidate = tanh(torch.addcmul(drive.candidate, drive.recurrent, state))
         decay = self._decay(state, drive)
         with torch.no_grad():
-            one = torch.ones((), dtype=candidate.dtype, device=candidate.device)
-            jacobian = torch.lerp(torch.addcmul(one, candidate, candidate, value=-1) * drive.recurrent, one, decay)
+            jacobian = mix_slope(candidate, drive.recurrent, decay)
             if isinstance(drive, StateDrive):
                 sensitivity = torch.sigmoid(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * drive.rate_recurrent
                 jacobian = torch.addcmul(jacobian, decay * drive.elapsed * sensitivity, state - candidate, value=-1)
@@ -188,7 +187,7 @@ class ParaCfC(nn.Module):
         recurrent = self._limited(self.u)
         if self.gate_mix == "diag_h":
             return StateDrive(rate, candidate, elapsed, recurrent, self._limited(self.v))
-        return InputDrive(torch.exp(functional.softplus(rate) * -elapsed), candidate, recurrent)
+        return InputDrive(keep_share(rate, elapsed), candidate, recurrent)
 
     def _as_drive(self, drive: CfCDrive | Tensor | None, wx: Tensor | None) -> CfCDrive:
         if wx is not None:
@@ -200,7 +199,7 @@ class ParaCfC(nn.Module):
     def _decay(self, state: Tensor, drive: CfCDrive) -> Tensor:
         if isinstance(drive, InputDrive):
             return drive.decay
-        return torch.exp(functional.softplus(torch.addcmul(drive.rate, drive.rate_recurrent, state)) * -drive.elapsed)
+        return keep_share(torch.addcmul(drive.rate, drive.rate_recurrent, state), drive.elapsed)
 
     def _limited(self, weight: Tensor) -> Tensor:
         limited = weight if self.max_recurrent_norm is None else clip(weight, self.max_recurrent_norm)

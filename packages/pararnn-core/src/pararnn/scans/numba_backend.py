@@ -72,8 +72,11 @@ def scan(transition: Structure, bias: Tensor, initial: Tensor | None, *, offsets
     if workers == 1 or len(tasks) == 1:
         _run(tasks, arrays, initial is not None, reverse)
     else:
-        shares = [tasks[index::workers] for index in range(min(workers, len(tasks)))]
-        list(_pool(workers).map(lambda share: _run(share, arrays, initial is not None, reverse), shares))
+        mine, *others = (tasks[index::workers] for index in range(min(workers, len(tasks))))
+        waiting = [_pool(workers).submit(_run, share, arrays, initial is not None, reverse) for share in others]
+        _run(mine, arrays, initial is not None, reverse)
+        for share in waiting:
+            share.result()
     return states
 
 
@@ -99,23 +102,24 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 def _kernel() -> Callable[..., None]:
     """The compiled loop; numba keeps it on disk for the next process."""
     import numba
+    import numpy
 
     @numba.njit(nogil=True, cache=True)
     def walk(a: Any, b: Any, initial: Any, has_initial: bool, reverse: bool, h: Any) -> None:
         length, size = b.shape
+        # The carry lives in a small array of its own: reading the row before from the result keeps the compiler from vectorising freely.
+        carry = numpy.zeros(size, b.dtype)
         first = length - 1 if reverse else 0
         # Without an initial state the first map is not read: zero times infinity would be NaN.
-        if has_initial:
-            for channel in range(size):
-                h[first, channel] = a[first, channel] * initial[channel] + b[first, channel]
-        else:
-            for channel in range(size):
-                h[first, channel] = b[first, channel]
+        for channel in range(size):
+            carry[channel] = a[first, channel] * initial[channel] + b[first, channel] if has_initial else b[first, channel]
+            h[first, channel] = carry[channel]
         for step in range(1, length):
             time = length - 1 - step if reverse else step
-            before = time + 1 if reverse else time - 1
+            maps, terms, states = a[time], b[time], h[time]
             for channel in range(size):
-                h[time, channel] = a[time, channel] * h[before, channel] + b[time, channel]
+                carry[channel] = maps[channel] * carry[channel] + terms[channel]
+                states[channel] = carry[channel]
 
     kernel: Callable[..., None] = walk
     return kernel
