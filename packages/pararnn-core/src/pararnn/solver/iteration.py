@@ -16,7 +16,7 @@ from pararnn.structures.base import Structure
 from pararnn.structures.diagonal import Diagonal
 
 # An update below the root of its tolerance, times this, is taken to be in reach of one correction with the Jacobians at hand.
-REACH = 10.0
+REACH = 4.0
 # A sweep that does not at least halve a sequence's update is a strike against it; at the second in a row it is handed on.
 SHRINK, STRIKES = 0.5, 2
 LIMIT = 64

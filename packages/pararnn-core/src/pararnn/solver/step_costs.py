@@ -21,12 +21,16 @@ from pararnn.solver.problem import Problem
 
 # Sweeps with Jacobians that a typical solve needs, before the one that writes the states.
 SWEEPS = 2
+# Shorter intervals start from a worse guess, because less was walked, and need one sweep more.
+LONG_ENOUGH = 16
 # What an element costs, in units of the plainest scan step: ordinary operations, a lerp, transcendental functions, and a term of a matrix product.
 ORDINARY, LERP, HEAVY, PRODUCT = 2, 4, 7, 0.25
 HEAVY_NAMES = ("tanh", "sigmoid", "exp", "log", "softplus", "gelu", "silu", "sin", "cos", "pow", "sqrt", "erf", "div")
 PRODUCT_NAMES = ("mm", "addmm", "bmm", "baddbmm", "matmul")
 # Calls of a parallel solve that do not depend on the interval: guess, corrections, decisions on the host.
 SOLVE_CALLS = 450
+# Passes over the entry states of all intervals that a correction takes.
+CORRECTION_PASSES = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +100,10 @@ class Costs:
     def parallel(self, interval: int) -> float:
         """A typical solve: cut the drive, sweep, correct the boundaries, write the states."""
         count = math.ceil(self.length / interval)
-        boundary = (SWEEPS + 1) * min(count, 6 * math.sqrt(count) + 20) * 2 * self.machine.call
-        return SOLVE_CALLS * self.machine.call + self._copy(self.timed) + SWEEPS * self.sweep(interval) + self.record(interval) + boundary
+        correction = self.machine.operation(CORRECTION_PASSES * ORDINARY * self.rows * count * self.state)
+        sweeps = SWEEPS if interval >= LONG_ENOUGH else SWEEPS + 1
+        boundary = (sweeps + 1) * (min(count, 6 * math.sqrt(count) + 20) * 2 * self.machine.call + correction)
+        return SOLVE_CALLS * self.machine.call + self._copy(self.timed) + sweeps * self.sweep(interval) + self.record(interval) + boundary
 
     def adjoint(self) -> float:
         """Gradients by the reverse scan: all Jacobians at once, and a walk over them."""

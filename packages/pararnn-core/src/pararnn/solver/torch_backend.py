@@ -42,7 +42,7 @@ def solve(problem: Problem, config: NewtonConfig) -> SolveResult:
         return _scan_once(problem, config)
     planned = plan(problem, config)
     differentiable = torch.is_grad_enabled()
-    if planned.walks and differentiable and planned.by_autograd:
+    if planned.walks and (planned.by_autograd or not differentiable):
         states = walk(problem)
         return _result(problem, planned, states, Record(walked=planned.length), _all(problem))
     states, solved, record = trajectory(problem, planned, config)
