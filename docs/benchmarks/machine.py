@@ -24,7 +24,7 @@ def machine() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_before": os.getloadavg()[0],
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()} {'-'.join(platform.libc_ver())}",
     }
 
 
