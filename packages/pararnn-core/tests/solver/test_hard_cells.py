@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy_cells import DenseRNN, DiagonalGRU, SignLatch, Tanh, loop, make_cell
 
-from pararnn import ConvergenceError, NewtonConfig, Status, newton_apply, sequential_apply
+from pararnn import ConvergenceError, Dense, NewtonConfig, Status, newton_apply, sequential_apply, solve
 from pararnn.conformance.tolerances import tolerance as tolerance_of
 from pararnn.solver.api import cell_problem, run
 
@@ -222,3 +222,13 @@ def test_wild_weights_in_float32_end_at_the_states_of_the_loop(seed):
     x = torch.randn(2, 4096, 3)
     with torch.no_grad():
         assert (newton_apply(cell, x) - sequential_apply(cell, x)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_dense_step_that_keeps_the_size_of_errors_is_not_taken_for_one_that_grows_them(dtype):
+    torch.manual_seed(0)
+    rotation = 0.99 * torch.linalg.qr(torch.randn(32, 32, dtype=torch.float64))[0].to(dtype)
+    drive, initial = 0.1 * torch.randn(1, 1000, 32, dtype=dtype), torch.zeros(1, 32, dtype=dtype)
+    with torch.no_grad():
+        result = solve(lambda state, z: torch.tanh(state @ rotation.mT + z), Dense, drive, initial, config=NewtonConfig(interval=16))
+    assert result.status is Status.CONVERGED

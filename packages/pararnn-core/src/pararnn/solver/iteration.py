@@ -13,7 +13,6 @@ from pararnn.solver.partition import Partition
 from pararnn.solver.problem import Problem
 from pararnn.solver.sweep import ends_and_states, sweep
 from pararnn.structures.base import Structure
-from pararnn.structures.diagonal import Diagonal
 
 # An update below the root of its tolerance, times this, is taken to be in reach of one correction with the Jacobians at hand.
 REACH = 4.0
@@ -36,12 +35,13 @@ class Iteration:
     """The product of the step Jacobians of each interval, as of the last sweep in which its sequence was active."""
 
     growth: Tensor
-    """The most that an error at the entry of each interval grows to inside it, `(rows, count)`, as of that sweep."""
+    """How much an error at the entry of each interval grows inside it, `(rows, count)`, as of that sweep."""
 
     def __init__(self, problem: Problem, partition: Partition, config: NewtonConfig, *, patience: int) -> None:
         self.problem, self.partition, self.config = problem, partition, config
         self.segments = problem.initial.shape[1]
         self.atol, self.rtol = config.tolerances(problem.initial.dtype)
+        self.backend = config.scan_backend
         self.steps = partition.cut(problem.drive)
         self.entry = self._first_guess()
         flags = torch.zeros_like(problem.initial[..., 0].abs())
@@ -115,11 +115,9 @@ class Iteration:
         partition, problem = self.partition, self.problem
         target = partition.shift(ends, problem.initial)
         mismatch = target - self.entry
-        # Where an interval ran into infinity there is nothing to learn; a zero Jacobian moves the next entry to where this one ends.
         finite = mismatch.isfinite()
-        carried = self.products.map(lambda leaf: partition.shift(leaf.nan_to_num(0.0, 0.0, 0.0), None))
         residual = torch.where(finite, mismatch, 0)
-        update = constant_scan(carried, residual, None, partition.offsets, backend=self.config.scan_backend)
+        update = constant_scan(self._carried(), residual, None, partition.offsets, backend=self.backend)
         # Not `entry + update`: where the entry before is right, this is the target to the bit.
         corrected = target + (update - residual)
         corrected = torch.where(corrected.isfinite(), corrected, torch.where(finite, target, self.entry))
@@ -133,14 +131,20 @@ class Iteration:
         """The rounding errors that the states of each interval are expected to have gathered, in tolerances, `(rows, count)`.
 
         Torch rounds by the shape of a tensor, so the loop rounds otherwise than a walk of many intervals. Where errors grow along the sequence the
-        two part, both being right. Rounding is taken to be random: squares add up, through the largest gain of each interval.
+        two part, both being right. A sample of such errors, one at the end of each interval, is carried on by the very maps that carry corrections.
         """
-        size = ends.abs().amax(-1).nan_to_num(0.0, 0.0, 0.0)
-        source = (torch.finfo(size.dtype).eps * size * self.growth).square()
-        gain = self.products.gain().amax(-1).square()
-        before, carried = (self.partition.shift(values.unsqueeze(-1), None).nan_to_num(0.0, 0.0, 0.0) for values in (source, gain))
-        variance = constant_scan(Diagonal(carried), before, None, self.partition.offsets, backend=self.config.scan_backend).squeeze(-1)
-        return (variance + source).sqrt() * self.growth / (self.atol + self.rtol * size)
+        size = ends.abs().nan_to_num(0.0, 0.0, 0.0).amax(-1)
+        index = torch.arange(ends.shape[1] * ends.shape[2], device=ends.device).reshape(1, *ends.shape[1:])
+        # Spread over [-1, 1] without a pattern, and the same each time: fractional parts of multiples of the golden ratio.
+        sample = (index * 0.6180339887498949).frac().to(size.dtype).mul(2).sub(1)
+        made = sample * (torch.finfo(size.dtype).eps * size).unsqueeze(-1)
+        carried = constant_scan(self._carried(), self.partition.shift(made.to(ends.dtype), None), None, self.partition.offsets, backend=self.backend)
+        return (carried.abs() + made.abs()).amax(-1) * self.growth / (self.atol + self.rtol * size)
+
+    def _carried(self) -> Structure:
+        """The map from a correction of each entry to one of the next: the product of the interval before, zero where a sequence begins."""
+        # Where an interval ran into infinity there is nothing to learn; a zero Jacobian moves the next entry to where this one ends.
+        return self.products.map(lambda leaf: self.partition.shift(leaf.nan_to_num(0.0, 0.0, 0.0), None))
 
     def _project(self, entry: Tensor) -> Tensor:
         if self.problem.bounds is None or not self.config.project:

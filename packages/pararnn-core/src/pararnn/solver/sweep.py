@@ -33,7 +33,7 @@ def ends_and_states(problem: Problem, steps: Drive, entry: Tensor) -> tuple[Tens
 class Sweep:
     """What a walk of all intervals with their Jacobians found, `(rows, count)` intervals.
 
-    `growth` is the most that an error at the entry of an interval grows to anywhere inside it, each channel apart; at least one.
+    `growth` is how much an error at the entry of an interval is to be expected to grow anywhere inside it, each channel apart; at least one.
     """
 
     state: Tensor

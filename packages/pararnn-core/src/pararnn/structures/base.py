@@ -68,8 +68,8 @@ class Structure(abc.ABC):
         return state_size**3, state_size**2
 
     def gain(self) -> Tensor:
-        """The most that each channel of `apply(v)` can be for a `v` of size one, `(*lead, state)`: sums of sizes along the rows."""
-        return self.to_dense().abs().sum(-1)
+        """How large each channel of `apply(v)` is to be expected where every channel of `v` is one of random sign, `(*lead, state)`."""
+        return self.to_dense().abs().square().sum(-1).sqrt()
 
     def apply_add(self, vector: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
         """`A vector + bias`, written into `out` where it is given; override where one operation does both."""

@@ -70,7 +70,7 @@ class BlockDiagonal(Structure):
         return sum_over_slots(self.blocks, slotted.unsqueeze(-3), dim=-2).flatten(-2)
 
     def gain(self) -> Tensor:
-        return self.blocks.abs().sum(-2).flatten(-2)
+        return self.blocks.abs().square().sum(-2).sqrt().flatten(-2)
 
     def transpose(self) -> Self:
         return type(self)(self.blocks.transpose(-3, -2))

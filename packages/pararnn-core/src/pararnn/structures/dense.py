@@ -45,7 +45,7 @@ class Dense(Structure):
         return (self.matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
     def gain(self) -> Tensor:
-        return self.matrix.abs().sum(-1)
+        return self.matrix.abs().square().sum(-1).sqrt()
 
     def transpose(self) -> Self:
         return type(self)(self.matrix.mT)
