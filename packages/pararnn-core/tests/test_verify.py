@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 from torch import nn
-from toy_cells import DiagonalGRU, SlotLSTM, Tanh, ToyCell
+from toy_cells import ComplexPole, DiagonalGRU, SlotLSTM, Tanh, ToyCell, make_cell
 
-from pararnn import AgreementError, AgreementReport, NewtonConfig, ParaRNN, ShapeError, verify_agreement
+from pararnn import AgreementError, AgreementReport, Diagonal, NewtonConfig, ParaRNN, ShapeError, verify_agreement
 
 
 def inputs(length=60, batch=2):
@@ -38,6 +38,16 @@ class WrongValue(ToyCell):
         return torch.tanh(0.5 * state + drive + (0.01 if state.ndim == 3 else 0.0))
 
 
+class PoleWithFormula(ComplexPole):
+    """A linear cell whose analytic Jacobian computes something, which autograd has to see."""
+
+    def step(self, state, drive):
+        return torch.polar(torch.exp(self.log_decay), self.angle) * state + drive
+
+    def jacobian(self, state, drive):
+        return Diagonal(torch.polar(torch.exp(self.log_decay), self.angle).expand(state.shape))
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
@@ -51,6 +61,15 @@ def test_a_good_layer_agrees():
     assert (report.shape, report.dtype, report.device) == ((2, 60, 2), "float64", "cpu")
     assert report.newton_iters >= 1
     assert "agrees with the walk" in str(report)
+
+
+@pytest.mark.parametrize("name", ["complex pole", "complex sine"])
+def test_complex_states_are_compared_too(name):
+    assert verify_agreement(make_cell(name), inputs()).ok
+
+
+def test_the_formula_of_a_linear_cell_is_differentiated():
+    assert verify_agreement(PoleWithFormula(3, 4), inputs()).ok
 
 
 def test_gradients_of_inputs_states_and_every_parameter_are_compared():

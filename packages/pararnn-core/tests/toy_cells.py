@@ -155,7 +155,10 @@ class ComplexPole(ToyCell):
         self.angle = nn.Parameter(torch.rand(state_size, dtype=torch.float64))
 
     def drive(self, x):
-        return self.W(x.to(torch.complex128))
+        return self.W(x.to(self.W.weight.dtype))
+
+    def initial_state(self, batch):
+        return self.W.weight.new_zeros(batch, self.state_size)
 
     def step(self, state, drive):
         return torch.polar(torch.exp(self.log_decay), self.angle) * state + drive

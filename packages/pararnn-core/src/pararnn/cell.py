@@ -11,8 +11,8 @@ Optional members, each used when present:
 
 - `jacobian(state, drive) -> Structure`: the analytic derivative of `step` by the state.
 - `linearize(state, drive) -> (next_state, Structure)`: both at once, where they share work. The solver takes the Jacobian as a constant also
-  where gradients are on, so it may be computed under `torch.no_grad()`. Either formula is ignored when a subclass overrides `step` without
-  it. Without either, the structure takes the derivative by `torch.func`.
+  where gradients are on, so it may be computed under `torch.no_grad()`; not so in a linear cell, whose scan is differentiated through it.
+  Either formula is ignored when a subclass overrides `step` without it. Without either, the structure takes the derivative by `torch.func`.
 - `exact_jacobian = False`: the structure is coarser than the true Jacobian (quasi-Newton); gradients then iterate to be exact.
 - `is_linear = True`: `step` is affine in the state; one scan, no iteration.
 - `state_bounds`: `(low, high)`, a range that no state leaves once inside; iterates are projected onto it.

@@ -122,7 +122,8 @@ def _with(rnn: ParaRNN, solver: str, config: NewtonConfig) -> ParaRNN:
 
 
 def _gradients(output: Tensor, finals: list[Tensor], inputs: list[Tensor]) -> list[Tensor | None]:
-    loss = sum((tensor * torch.randn_like(tensor)).sum() for tensor in (output, *finals))
+    # Final states may be complex; the real part of a random complex functional sees both of their parts.
+    loss = sum((tensor * torch.randn_like(tensor)).sum().real for tensor in (output, *finals))
     return list(torch.autograd.grad(loss, inputs, allow_unused=True)) if isinstance(loss, Tensor) else []
 
 

@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from toy_cells import ComplexPole, make_cell
 
 from pararnn.conformance import cell_checks, check_step_broadcasts, verify_cell
 from pararnn.conformance.report import Verdict
@@ -185,6 +186,21 @@ def test_a_true_claim_of_linearity_passes(define):
 
     case = define(step=step, is_linear=True, jacobian=lambda self, state, drive: Diagonal(drive.keep), state_bounds=None)
     assert failures(case) == {}
+
+
+@pytest.mark.parametrize("name", ["complex pole", "complex sine"])
+def test_a_complex_cell_passes_every_check(name):
+    torch.manual_seed(0)
+    assert failures((make_cell(name), torch.randn(3, 20, 3, dtype=torch.float64))) == {}
+
+
+def test_a_complex_step_that_looks_at_a_conjugate_is_named():
+    class Conjugating(ComplexPole):
+        def step(self, state, drive):
+            return 0.5 * state.conj() + drive
+
+    found = failures((Conjugating(3, 4), torch.randn(3, 20, 3, dtype=torch.float64)))
+    assert found["structure_holds_the_jacobian"].startswith("step is not holomorphic")
 
 
 def test_a_step_for_two_dimensions_only_is_named(define, gated):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from pararnn.conformance.tolerances import tolerance
 from pararnn.errors import ConformanceError
 from pararnn.registry import installed
 from pararnn.solver.problem import analytic_form
-from pararnn.structures.base import Structure
+from pararnn.structures.base import Structure, push_forward, unit_tangents
 
 BATCH, TIME = 2, 3
 LENGTHS = (1, 2, 7, 100, 4096, 1_000_000)
@@ -150,9 +151,26 @@ def true_jacobian(cell: Any, state: Tensor, drive: Any) -> Tensor:
                 return following
 
             here = state[row, time]
-            rows.append(torch.func.jacfwd(step)(here) if here.is_complex() else torch.autograd.functional.jacobian(step, here))
+            rows.append(_complex_jacobian(step, here) if here.is_complex() else torch.autograd.functional.jacobian(step, here))
     matrices: Tensor = torch.stack(rows).unflatten(0, tuple(state.shape[:2]))
     return matrices
+
+
+def _complex_jacobian(step: Callable[[Tensor], Tensor], state: Tensor) -> Tensor:
+    """The complex derivative of `step` at one complex state; torch.func.jacfwd refuses complex inputs.
+
+    Raises:
+        ConformanceError: there is none, because `step` looks at real parts, imaginary parts or conjugates.
+    """
+    units = unit_tangents(state, state.shape[-1])
+    matrix = torch.stack([push_forward(step, state, unit)[1] for unit in units], dim=-1)
+    turned = torch.stack([push_forward(step, state, 1j * unit)[1] for unit in units], dim=-1)
+    if (how := difference(turned, 1j * matrix, "gradients")) is not None:
+        raise ConformanceError(
+            f"step is not holomorphic: its derivatives along a direction, times i, and along i times it differ {how}, so no complex map is its "
+            "Jacobian; carry real and imaginary parts as real channels"
+        )
+    return matrix
 
 
 def _check_formula(cell: Any, name: str, jacobian: Any, truth: Tensor) -> None:

@@ -120,7 +120,8 @@ def _cells(op: str) -> Iterator[tuple[str, Posing]]:
 
 def _gradients(states: Tensor, weights: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     probe = torch.arange(states.numel(), device=states.device).cos().reshape(states.shape).to(states.dtype)
-    found = torch.autograd.grad((states * probe).sum().abs(), list(weights.values()), allow_unused=True)
+    # Both ways to the states share the graph of the drive, so it is kept for the second.
+    found = torch.autograd.grad((states * probe).sum().abs(), list(weights.values()), allow_unused=True, retain_graph=True)
     return {name: torch.zeros_like(weight) if gradient is None else gradient for (name, weight), gradient in zip(weights.items(), found, strict=True)}
 
 

@@ -115,13 +115,19 @@ def analytic_form(cell: Any, choice: str) -> Linearize | None:
         form: Linearize = cell.linearize
         return form
     if _fits(cell, "jacobian"):
-        return lambda state, drive: (cell.step(state, drive), _constant(cell.jacobian, state, drive))
+        # The one scan that solves a linear cell is differentiated through its maps.
+        take = _on_graph if getattr(cell, "is_linear", False) else _constant
+        return lambda state, drive: (cell.step(state, drive), take(cell.jacobian, state, drive))
     if choice == "analytic":
         raise CellError(
             f"{type(cell).__name__} has no analytic Jacobian for its step; "
             "define linearize or jacobian in the class that defines step, or use jacobian='auto'"
         )
     return None
+
+
+def _on_graph(jacobian: Callable[[Tensor, Drive], Structure], state: Tensor, drive: Drive) -> Structure:
+    return jacobian(state, drive)
 
 
 def _constant(jacobian: Callable[[Tensor, Drive], Structure], state: Tensor, drive: Drive) -> Structure:
