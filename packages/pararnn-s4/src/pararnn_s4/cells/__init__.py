@@ -1,0 +1,1 @@
+"""S4D and S4 as cells of pararnn."""

@@ -1,0 +1,1 @@
+"""Layers of other libraries, made from their state_dicts."""

@@ -1,0 +1,1 @@
+"""HiPPO matrices and their normal plus low-rank form."""

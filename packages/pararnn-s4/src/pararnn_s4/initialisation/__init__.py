@@ -1,0 +1,1 @@
+"""Where the parameters of a state-space model start."""

@@ -1,0 +1,1 @@
+"""Cauchy and Vandermonde products, and the backends that compute them."""

@@ -1,0 +1,1 @@
+"""S4 and S4D as layers, and a model stacked of them."""

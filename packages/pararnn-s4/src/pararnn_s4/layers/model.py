@@ -1,0 +1,185 @@
+"""`S4Model`: S4 or S4D layers stacked as residual blocks, for classification and regression of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pararnn.errors import ConfigError, ShapeError
+from pararnn.scans.api import HALF
+from pararnn_s4.layers.block import ResidualBlock
+from pararnn_s4.layers.checks import check_rate, check_sample, check_sequences
+from pararnn_s4.layers.layer import SSMLayer, Stepper
+from pararnn_s4.layers.lengths import row_lengths
+from pararnn_s4.layers.normalisation import Norm
+from pararnn_s4.layers.pooling import Pool, pool
+from pararnn_s4.layers.s4 import S4
+from pararnn_s4.layers.s4d import S4D
+
+if TYPE_CHECKING:
+    from pararnn_s4.layers.decoder import ModelDecoder
+
+LAYERS: dict[str, type[S4] | type[S4D]] = {"s4": S4, "s4d": S4D}
+
+
+class ModelState(NamedTuple):
+    """What a model knows of the samples so far.
+
+    Attributes:
+        layers: the state of each layer, `(batch, features, d_state / 2)`.
+        summary: what pooling needs: the sum of features, or the latest ones, `(batch, d_model)`.
+        seen: samples of each row so far, `(batch,)`.
+    """
+
+    layers: tuple[Tensor, ...]
+    summary: Tensor
+    seen: Tensor
+
+
+class S4Model(nn.Module):
+    """Encoder, residual blocks of a state-space layer, pooling, decoder.
+
+    Args:
+        d_input: features of a sample.
+        d_output: classes, or values to regress.
+        d_model: features inside.
+        n_layers: residual blocks.
+        layer: `"s4d"` (diagonal) or `"s4"` (diagonal plus low rank).
+        pool: `"mean"` over time, the `"last"` sample, or None: an output for every sample.
+        norm: `"layer"`, `"rms"`, `"batch"` or None.
+        prenorm: normalise the input of each layer (and the last output), else the sum after it.
+        dropout: probability on the output of each layer; tied over time with `tie_dropout`, as state-spaces trains.
+        layer_options: options of every layer, as `d_state`, `dt_min`, `init`, `bidirectional`, `gate`; see `S4`.
+
+    Raises:
+        ConfigError: an option that cannot work.
+    """
+
+    def __init__(
+        self,
+        d_input: int,
+        d_output: int,
+        d_model: int = 128,
+        n_layers: int = 4,
+        *,
+        layer: Literal["s4d", "s4"] = "s4d",
+        pool: Pool = "mean",
+        norm: Literal["layer", "rms", "batch"] | None = "layer",
+        prenorm: bool = False,
+        dropout: float = 0.0,
+        tie_dropout: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **layer_options: Any,
+    ) -> None:
+        super().__init__()
+        if layer not in LAYERS:
+            raise ConfigError(f"layer={layer!r} is unknown; choose 's4d' or 's4'")
+        if pool not in ("mean", "last", None):
+            raise ConfigError(f"pool={pool!r} is unknown; choose 'mean', 'last' or None for an output at every sample")
+        for name, value in (("d_input", d_input), ("d_output", d_output), ("n_layers", n_layers)):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be an int of at least 1, got {value!r}")
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout must lie in [0, 1), got {dropout}")
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.d_input = d_input
+        self.pool: Pool = pool
+        self.encoder = nn.Linear(d_input, d_model, **place)
+        self.blocks = nn.ModuleList(
+            ResidualBlock(
+                LAYERS[layer](d_model, **layer_options, **place), norm=norm, prenorm=prenorm, dropout=dropout, tie_dropout=tie_dropout, **place
+            )
+            for _ in range(n_layers)
+        )
+        self.norm = Norm(norm if prenorm else None, d_model, **place)
+        self.decoder = nn.Linear(d_model, d_output, **place)
+
+    def forward(
+        self,
+        x: Tensor,
+        state: ModelState | None = None,
+        lengths: Tensor | int | None = None,
+        rate: float = 1.0,
+        return_state: bool = False,
+    ) -> Any:
+        """Outputs `(batch, d_output)`, or `(batch, length, d_output)` without pooling; with `return_state` also the state after the last sample.
+
+        Args:
+            x: `(batch, length, d_input)`.
+            state: what is known of the samples before, from `init_state` or an earlier call. Chunks that hand it on pool over all of them, so that
+                the outputs of the last chunk are those of the whole sequence.
+            lengths: samples of each row that count, an int or `(batch,)` ints; padding enters neither states nor pooling.
+            rate: how many of the steps it was trained at one sample stands for.
+            return_state: whether to return `(outputs, state)`.
+
+        Raises:
+            ShapeError, DTypeError, InputError, ConfigError: inputs that do not fit; the message says how.
+        """
+        check_sequences(x, size=self.d_input, name="d_input", owner="S4Model", dtype=self.encoder.weight.dtype)
+        check_rate(rate)
+        counts = row_lengths(lengths, x.shape[0], x.shape[1], x.device)
+        befores = self._befores(state)
+        features = self.encoder(x)
+        afters: list[Any] = []
+        for block, before in zip(self.residual_blocks(), befores, strict=True):
+            features, after = block.run(features, before, counts, rate=rate, return_state=return_state)
+            afters.append(after)
+        features = self.norm(features, counts)
+        summary, seen = self.nothing_seen(x.shape[0]) if state is None else (state.summary, state.seen)
+        if self.pool is not None:
+            features, summary, seen = pool(features, counts, self.pool, summary, seen)
+        output = self.decoder(features)
+        return (output, ModelState(tuple(afters), summary, seen)) if return_state else output
+
+    def init_state(self, batch: int) -> ModelState:
+        """The state before the first sample."""
+        return ModelState(tuple(block.layer.init_state(batch) for block in self.residual_blocks()), *self.nothing_seen(batch))
+
+    def step(self, x: Tensor, state: ModelState, *, rate: float = 1.0, mode: str = "linear") -> tuple[Tensor, ModelState]:
+        """One sample `(batch, d_input)`: outputs `(batch, d_output)`, pooled over the samples so far, and the next state; see `S4.step`."""
+        return self.step_with([_stepper(block.layer, rate, mode) for block in self.residual_blocks()], x, state)
+
+    def step_with(self, steppers: Sequence[Stepper], x: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+        """`step` with each layer advanced by its own of `steppers`."""
+        check_sample(x, size=self.d_input, name="d_input", owner="S4Model", dtype=self.encoder.weight.dtype)
+        features = self.encoder(x)
+        afters: list[Any] = []
+        for block, step, before in zip(self.residual_blocks(), steppers, self._befores(state), strict=True):
+            features, after = block.step_with(step, features, before)
+            afters.append(after)
+        features = self.norm.step(features)
+        summary, seen = state.summary, state.seen
+        if self.pool is not None:
+            features, summary, seen = pool(features.unsqueeze(1), None, self.pool, summary, seen)
+        return self.decoder(features), ModelState(tuple(afters), summary, seen)
+
+    def decoding(self, mode: str = "linear", *, rate: float = 1.0) -> ModelDecoder:
+        """The steps of this model as it is now, with the constants of its state spaces computed once; see `S4.step` for the modes."""
+        from pararnn_s4.layers.decoder import ModelDecoder
+
+        return ModelDecoder(self, mode=mode, rate=rate)
+
+    def residual_blocks(self) -> list[ResidualBlock]:
+        """The blocks from the bottom up."""
+        return list(self.blocks)  # type: ignore[arg-type]
+
+    def nothing_seen(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Summary and count of pooling before the first sample."""
+        weight = self.encoder.weight
+        wide = torch.float32 if weight.dtype in HALF else weight.dtype
+        return weight.new_zeros(batch, weight.shape[0], dtype=wide), weight.new_zeros(batch, dtype=torch.int64)
+
+    def _befores(self, state: ModelState | None) -> Sequence[Any]:
+        if state is None:
+            return [None] * len(self.blocks)
+        if not isinstance(state, tuple) or len(state) != 3 or len(state[0]) != len(self.blocks):
+            raise ShapeError(f"state must be a ModelState of {len(self.blocks)} layers, as init_state(batch) or return_state=True gives it")
+        return state.layers
+
+
+def _stepper(layer: SSMLayer, rate: float, mode: str) -> Stepper:
+    return lambda x, state: layer.step(x, state, rate=rate, mode=mode)

@@ -1,0 +1,1 @@
+"""Small modules that layers are assembled from."""

@@ -1,0 +1,1 @@
+"""How parameters are stored, and what is computed from them."""

@@ -1,0 +1,1 @@
+"""State-space models as modules: kernel, state and step."""

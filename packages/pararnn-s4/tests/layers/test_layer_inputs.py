@@ -1,0 +1,175 @@
+"""Padding, cut kernels, and inputs that cannot be meant."""
+
+import pytest
+import torch
+
+from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
+from pararnn_s4 import S4, S4D
+
+
+@pytest.mark.parametrize("padding", [0.0, 5.0, float("nan")], ids="padding {}".format)
+def test_padding_enters_neither_outputs_nor_states(make, kind, sequences, random_state, close, padding):
+    layer, x = make(kind), sequences()
+    lengths, start = torch.tensor([4, 19, 0]), random_state(layer)
+    for row, length in enumerate(lengths.tolist()):
+        x[row, length:] = padding
+    y, state = layer(x, start, lengths=lengths, return_state=True)
+    for row, length in enumerate(lengths.tolist()):
+        alone, after = layer(x[row : row + 1, :length], start[row : row + 1], return_state=True)
+        close(y[row : row + 1, :length], alone)
+        close(state[row : row + 1], after)
+
+
+@pytest.mark.parametrize("bidirectional", [True, "exclusive"])
+@pytest.mark.parametrize("options", [{}, {"bottleneck": 2}, {"gate": 2}], ids=str)
+def test_padding_is_not_heard_backwards(make, family, sequences, close, bidirectional, options):
+    layer, x = make(family, bidirectional=bidirectional, **options), sequences()
+    y = layer(x, lengths=torch.tensor([4, 19, 11]))
+    for row, length in enumerate((4, 19, 11)):
+        close(y[row : row + 1, :length], layer(x[row : row + 1, :length]))
+
+
+def test_padding_takes_no_gradient(make, family, sequences):
+    layer, x = make(family, bidirectional=True, bottleneck=2), sequences().requires_grad_()
+    layer(x, lengths=torch.tensor([4, 19, 11]))[:, :4].sum().backward()
+    assert not x.grad[0, 4:].any()
+    assert x.grad[0, :4].all()
+
+
+@pytest.mark.parametrize("length", [7, 19])
+def test_one_int_serves_all_rows(make, family, sequences, close, length):
+    layer, x = make(family), sequences()
+    y, state = layer(x, lengths=length, return_state=True)
+    shorter, after = layer(x[:, :length], return_state=True)
+    close(y[:, :length], shorter)
+    close(state, after)
+
+
+def test_lengths_outside_of_the_rows_are_refused(make, sequences):
+    with pytest.raises(InputError, match="20"):
+        make("s4d")(sequences(), lengths=20)
+
+
+def test_a_cut_kernel_forgets_what_is_further_back(make, family, sequences, close):
+    layer, x = make(family, l_max=6, activation=None, final_act=None), sequences()
+    kernel = layer.ssm(6)[0]
+    expected = layer.D * x
+    for lag in range(6):
+        expected[:, lag:] += kernel[:, lag] * x[:, : 19 - lag]
+    close(layer(x), expected)
+
+
+def test_a_cut_kernel_covers_the_same_time_at_every_rate(make, family):
+    layer = make(family, l_max=6, activation=None, final_act=None)
+    impulse = torch.zeros(1, 19, 8, dtype=torch.float64)
+    impulse[:, 0] = 1
+    assert layer(impulse, rate=0.5)[0].abs().sum(-1).gt(1e-12).sum() == 12
+
+
+def test_sequences_within_l_max_are_not_cut(make, family, sequences, walk, close):
+    layer, x = make(family, l_max=19), sequences()
+    y, state = layer(x, return_state=True)
+    outputs, after = walk(layer, x, layer.init_state(3))
+    close(y, outputs)
+    close(state, after)
+
+
+def test_states_of_a_cut_kernel_are_refused(make, family, sequences):
+    layer, x = make(family, l_max=6), sequences()
+    with pytest.raises(ConfigError, match=r"l_max=6 .* 19 .*l_max=None"):
+        layer(x, return_state=True)
+    with pytest.raises(ConfigError, match="l_max=6"):
+        layer(x, layer.init_state(3))
+
+
+def test_a_bidirectional_layer_has_no_states(make, family, sequences):
+    layer, x = make(family, bidirectional=True), sequences()
+    state = make(family).init_state(3)
+    for call in (
+        lambda: layer(x, state),
+        lambda: layer(x, return_state=True),
+        lambda: layer.step(x[:, 0], state),
+        lambda: layer.init_state(3),
+        lambda: layer.decoder(),
+    ):
+        with pytest.raises(ConfigError, match="bidirectional=False"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state[:2], r"\(3, 8, 4\) torch\.complex128.*conjugate pair.*got \(2, 8, 4\).*init_state"),
+        (lambda state: torch.cat((state, state), -1), r"got \(3, 8, 8\)"),
+        (lambda state: state.real, r"got \(3, 8, 4\) torch\.float64"),
+        (lambda state: state.to(torch.complex64), r"complex64"),
+        (lambda state: (state,), "got tuple"),
+    ],
+    ids=["batch", "both of each pair", "real", "single precision", "tuple"],
+)
+def test_states_of_another_form_are_named(make, family, sequences, change, message):
+    layer = make(family)
+    with pytest.raises(ShapeError, match=message):
+        layer(sequences(), change(layer.init_state(3)))
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (torch.zeros(3, 8), ShapeError, r"\(batch, length, d_model\) with d_model=8, got \(3, 8\); for one sample at a time use step"),
+        (torch.zeros(3, 8, 19), ShapeError, r"got \(3, 8, 19\)"),
+        (torch.zeros(3, 19, 8), DTypeError, r"x is torch.float32, but S4D? holds torch.float64"),
+        (torch.zeros(3, 19, 8, dtype=torch.int64), DTypeError, "int64"),
+        ([[[0.0]]], ShapeError, "got list"),
+    ],
+    ids=["one sample", "transposed", "single precision", "ints", "list"],
+)
+def test_inputs_of_another_form_are_named(make, family, x, error, message):
+    with pytest.raises(error, match=message):
+        make(family)(x)
+
+
+def test_a_transposed_layer_says_what_it_takes(make):
+    with pytest.raises(ShapeError, match=r"\(batch, d_model, length\), since transposed=True, with d_model=8, got \(3, 19, 8\)"):
+        make("s4d", transposed=True)(torch.zeros(3, 19, 8, dtype=torch.float64))
+
+
+def test_a_step_takes_one_sample(make):
+    layer = make("s4d")
+    with pytest.raises(ShapeError, match=r"S4D\.step takes one sample a row"):
+        layer.step(torch.zeros(3, 19, 8, dtype=torch.float64), layer.init_state(3))
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "1", None])
+def test_rates_that_mean_nothing_are_refused(make, sequences, rate):
+    layer = make("s4d")
+    with pytest.raises(ConfigError, match="rate must be a positive number"):
+        layer(sequences(), rate=rate)
+    with pytest.raises(ConfigError, match="rate must be a positive number"):
+        layer.step(sequences()[:, 0], layer.init_state(3), rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gate": 0}, "gate must be an int of at least 1 or None, got 0"),
+        ({"channels": 0}, "channels"),
+        ({"channels": True}, "channels"),
+        ({"bottleneck": 3}, "bottleneck=3 must divide d_model=8"),
+        ({"activation": "gelo"}, "activation='gelo' .* gelu"),
+        ({"mult_act": "glu"}, "final_act='glu'"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"drop_kernel": -0.1}, "drop_kernel"),
+        ({"l_max": 0}, "l_max"),
+        ({"bidirectional": "both"}, "'exclusive'"),
+        ({"method": "fft"}, "method"),
+        ({"method": "scan", "bidirectional": True}, "scan"),
+        ({"final_act": "gelu", "postact": "glu"}, "old name"),
+        ({"n_ssm": 3}, "n_ssm"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    for layer in (S4, S4D):
+        with pytest.raises(ValueError, match=message):
+            layer(8, 8, **options)

@@ -1,0 +1,54 @@
+"""Lengths in all forms that users give them."""
+
+import pytest
+import torch
+
+from pararnn.errors import DTypeError, InputError, ShapeError
+from pararnn_s4.layers.lengths import mask, row_lengths
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (3, [3, 3]),
+        (torch.tensor([1, 4]), [1, 4]),
+        (torch.tensor([2]), [2, 2]),
+        (torch.tensor(2), [2, 2]),
+        (torch.tensor([0, 4], dtype=torch.int16), [0, 4]),
+    ],
+    ids=["int", "tensor", "one for all", "scalar", "int16"],
+)
+def test_every_form_becomes_one_length_a_row(given, expected):
+    counts = row_lengths(given, 2, 4, CPU)
+    assert counts.tolist() == expected
+    assert counts.dtype == torch.int64
+
+
+@pytest.mark.parametrize("given", [None, 4])
+def test_whole_rows_need_no_mask(given):
+    assert row_lengths(given, 2, 4, CPU) is None
+
+
+def test_the_mask_is_true_where_samples_count():
+    assert mask(torch.tensor([0, 2, 3]), 3).tolist() == [[False] * 3, [True, True, False], [True] * 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (5, InputError, "lengths are 5, but a row has 4"),
+        (-1, InputError, "lengths are -1"),
+        (torch.tensor([2, 9]), InputError, "from 2 to 9"),
+        (torch.tensor([1.0, 2.0]), DTypeError, "float32"),
+        (torch.tensor([True, False]), DTypeError, r"mask\.sum"),
+        ([1, 2], DTypeError, r"torch\.tensor\(lengths\)"),
+        (True, DTypeError, "bool"),
+        (torch.tensor([1, 2, 3]), ShapeError, r"\(3,\) for a batch of 2"),
+        (torch.ones(2, 1, dtype=torch.int64), ShapeError, r"\(2, 1\)"),
+    ],
+)
+def test_lengths_that_cannot_be_meant_are_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        row_lengths(given, 2, 4, CPU)
