@@ -1,6 +1,6 @@
 """Redraw the figures of the documentation: `python docs/figures.py`.
 
-The page holds the code that draws them; this runs the page inside `docs/_static`, where the pictures are kept.
+The pages hold the code that draws them; this runs the pages inside `docs/_static`, where the pictures are kept.
 """
 
 import os
@@ -10,13 +10,15 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 DOCS = Path(__file__).resolve().parent
+PAGES = ("explanation/solver.md", "explanation/s4.md")
 
 
 def main():
     os.environ["MPLBACKEND"] = "Agg"
     os.chdir(DOCS / "_static")
-    for example in Sybil([PythonCodeBlockParser()]).parse(DOCS / "explanation" / "solver.md").examples():
-        example.evaluate()
+    for page in PAGES:
+        for example in Sybil([PythonCodeBlockParser()]).parse(DOCS / page).examples():
+            example.evaluate()
 
 
 if __name__ == "__main__":
