@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pararnn_s4.kernels.api import cauchy as cauchy
 
 HOMES = {
-    "DPLRSSM": "ssm.dplr",
-    "DiagonalSSM": "ssm.diagonal",
+    "DPLRSSM": "state_space.dplr",
+    "DiagonalSSM": "state_space.diagonal",
     "DropoutNd": "modules.dropout",
     "LinearActivation": "modules.linear_activation",
     "ParaS4": "cells.dplr",

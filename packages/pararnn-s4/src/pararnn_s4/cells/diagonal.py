@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pararnn import Diagonal
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.cells.base import StateSpaceCell, made_or_given
-from pararnn_s4.ssm.diagonal import DiagonalSSM
+from pararnn_s4.state_space.diagonal import DiagonalSSM
 
 
 class DiagonalDrive(NamedTuple):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from pararnn import BlockDiagonal
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.cells.base import StateSpaceCell, made_or_given
-from pararnn_s4.ssm.dplr import DPLRSSM
-from pararnn_s4.ssm.real_form import columns, diagonal_matrix, halves, rows
+from pararnn_s4.state_space.dplr import DPLRSSM
+from pararnn_s4.state_space.real_form import columns, diagonal_matrix, halves, rows
 
 
 class LowRankDrive(NamedTuple):

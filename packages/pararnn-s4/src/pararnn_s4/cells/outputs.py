@@ -21,9 +21,9 @@ from pararnn.errors import ShapeError
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.cells.powers import delayed, entries_by_pairs
 from pararnn_s4.kernels.products import exact_bmm
-from pararnn_s4.ssm.diagonal_system import SampledDiagonal
-from pararnn_s4.ssm.dplr_system import SampledDPLR
-from pararnn_s4.ssm.real_form import columns, halves, rows
+from pararnn_s4.state_space.diagonal_system import SampledDiagonal
+from pararnn_s4.state_space.dplr_system import SampledDPLR
+from pararnn_s4.state_space.real_form import columns, halves, rows
 
 LONGEST = 128
 # What one number of an entry costs in the scan over chunks, and one of the matrix of a chunk to prepare, in multiplications of a product.

@@ -8,9 +8,9 @@ import torch
 
 from pararnn.errors import InputError
 from pararnn_s4.matrix_power import power
-from pararnn_s4.ssm.diagonal import DiagonalSSM
-from pararnn_s4.ssm.dplr import DPLRSSM
-from pararnn_s4.ssm.real_form import from_rows, rows
+from pararnn_s4.state_space.diagonal import DiagonalSSM
+from pararnn_s4.state_space.dplr import DPLRSSM
+from pararnn_s4.state_space.real_form import from_rows, rows
 
 # Above this, so many digits of the stored outputs are gone that those of float32 do not hold 1e-5 any more, whoever computes with them.
 WORST_CONDITION = 1e12

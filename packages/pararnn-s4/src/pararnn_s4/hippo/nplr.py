@@ -36,7 +36,7 @@ def nplr(
     An eigenvector is known only up to its phase. `gauge="input"` turns each so that its entry of B is real and positive: results are then
     the same with every LAPACK. `gauge="lapack"` keeps the phases that LAPACK happens to return, as lrnnx and state-spaces do.
 
-    `B_clip` limits the entries of B. None (the default here) leaves B as HiPPO has it; a number limits |B|, which no phase changes. With
+    `B_clip` limits the entries of B. None (the default here) leaves B as HiPPO has it; a number limits the size of B, which no phase changes. With
     `gauge="lapack"` it limits the imaginary part instead; `B_clip=2.0, gauge="lapack"` is the reference's default.
 
     `diagonalize_precision=False` rounds to `dtype` before the diagonalisation instead of after it (only for comparisons).

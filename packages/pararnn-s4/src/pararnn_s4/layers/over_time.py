@@ -12,7 +12,7 @@ from pararnn_s4.cells.outputs import scan_outputs
 from pararnn_s4.layers.convolution import convolve
 from pararnn_s4.layers.options import LayerOptions
 from pararnn_s4.planner import plan
-from pararnn_s4.ssm.dplr import DPLRSSM
+from pararnn_s4.state_space.dplr import DPLRSSM
 
 
 def over_time(

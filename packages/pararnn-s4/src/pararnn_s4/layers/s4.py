@@ -8,7 +8,7 @@ import torch
 
 from pararnn_s4.layers.layer import SSMLayer
 from pararnn_s4.layers.options import Directions, LayerOptions, Method
-from pararnn_s4.ssm.dplr import DPLRSSM
+from pararnn_s4.state_space.dplr import DPLRSSM
 
 if TYPE_CHECKING:
     from pararnn_s4.cells.dplr import ParaS4

@@ -8,7 +8,7 @@ import torch
 
 from pararnn_s4.layers.layer import SSMLayer
 from pararnn_s4.layers.options import Directions, LayerOptions, Method
-from pararnn_s4.ssm.diagonal import DiagonalSSM
+from pararnn_s4.state_space.diagonal import DiagonalSSM
 
 if TYPE_CHECKING:
     from pararnn_s4.cells.diagonal import ParaS4D

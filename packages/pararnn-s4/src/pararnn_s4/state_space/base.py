@@ -23,10 +23,10 @@ from pararnn_s4.initialisation.timescales import init_dt
 from pararnn_s4.layers.lengths import row_lengths
 from pararnn_s4.parameters.processing import process_dplr_params, process_ssm_params
 from pararnn_s4.parameters.registration import Setting, register_ssm_params
-from pararnn_s4.ssm.continuous import Continuous
-from pararnn_s4.ssm.decoder import Decoder
-from pararnn_s4.ssm.precision import HALF, complex_of, double
-from pararnn_s4.ssm.system import Mode, SampledSystem
+from pararnn_s4.state_space.continuous import Continuous
+from pararnn_s4.state_space.decoder import Decoder
+from pararnn_s4.state_space.precision import HALF, complex_of, double
+from pararnn_s4.state_space.system import Mode, SampledSystem
 
 
 class StateSpace(nn.Module, ABC):
@@ -181,7 +181,7 @@ class StateSpace(nn.Module, ABC):
             return y, decoder.leave(following)
 
     def decoder(self, mode: Mode = "linear", *, rate: float = 1.0) -> Decoder:
-        """The constants of one step as they are now, for fast decoding; see `pararnn_s4.ssm.decoder`.
+        """The constants of one step as they are now, for fast decoding; see `pararnn_s4.state_space.decoder`.
 
         Raises:
             ConfigError: `rate` is not positive, or `mode` is unknown or not to be trusted for this model.

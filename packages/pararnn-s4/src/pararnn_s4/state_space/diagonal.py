@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pararnn.errors import ConfigError
 from pararnn_s4.parameters.registration import Setting
-from pararnn_s4.ssm.base import StateSpace
-from pararnn_s4.ssm.diagonal_system import SampledDiagonal
-from pararnn_s4.ssm.discretisation import Discretisation
+from pararnn_s4.state_space.base import StateSpace
+from pararnn_s4.state_space.diagonal_system import SampledDiagonal
+from pararnn_s4.state_space.discretisation import Discretisation
 
 
 class DiagonalSSM(StateSpace):

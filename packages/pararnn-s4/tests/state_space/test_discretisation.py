@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError
-from pararnn_s4.ssm.discretisation import bilinear, growth, sample, zoh
+from pararnn_s4.state_space.discretisation import bilinear, growth, sample, zoh
 
 RATES = torch.tensor([-0.5 + 3j, -0.5 + 1303.0j, -1e-4 + 1e-4j, -1e-9 + 0j, 0j, -40.0 + 0j, -1e4 - 1e4j], dtype=torch.complex128)
 

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from pararnn_s4.ssm.decoder import Decoder
+from pararnn_s4.state_space.decoder import Decoder
 
 Mode: TypeAlias = Literal["linear", "dense", "diagonal"]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, InputError, ShapeError
-from pararnn_s4.ssm.diagonal import DiagonalSSM
-from pararnn_s4.ssm.dplr import DPLRSSM
+from pararnn_s4.state_space.diagonal import DiagonalSSM
+from pararnn_s4.state_space.dplr import DPLRSSM
 
 FORMS = {
     "diagonal-zoh": (DiagonalSSM, {}),

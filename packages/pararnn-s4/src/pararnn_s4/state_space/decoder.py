@@ -17,7 +17,7 @@ from torch import Tensor
 from pararnn.errors import ShapeError
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.kernels.products import exact_bmm
-from pararnn_s4.ssm.real_form import columns, halves
+from pararnn_s4.state_space.real_form import columns, halves
 
 
 @dataclass(frozen=True, kw_only=True)

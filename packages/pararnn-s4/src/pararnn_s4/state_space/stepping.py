@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import ConfigError
-from pararnn_s4.ssm.continuous import Continuous
-from pararnn_s4.ssm.discretisation import bilinear
+from pararnn_s4.state_space.continuous import Continuous
+from pararnn_s4.state_space.discretisation import bilinear
 
 
 class LowRankStep(NamedTuple):

@@ -9,9 +9,9 @@ import torch
 
 from pararnn.errors import ConfigError
 from pararnn_s4.parameters.registration import Setting
-from pararnn_s4.ssm.base import StateSpace
-from pararnn_s4.ssm.dplr_system import Method, SampledDPLR
-from pararnn_s4.ssm.stepping import LowRankStep
+from pararnn_s4.state_space.base import StateSpace
+from pararnn_s4.state_space.dplr_system import Method, SampledDPLR
+from pararnn_s4.state_space.stepping import LowRankStep
 
 
 class DPLRSSM(StateSpace):

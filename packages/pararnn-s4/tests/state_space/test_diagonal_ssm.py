@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, DTypeError, ShapeError
-from pararnn_s4.ssm.continuous import Continuous
-from pararnn_s4.ssm.diagonal import DiagonalSSM
-from pararnn_s4.ssm.diagonal_system import SampledDiagonal
+from pararnn_s4.state_space.continuous import Continuous
+from pararnn_s4.state_space.diagonal import DiagonalSSM
+from pararnn_s4.state_space.diagonal_system import SampledDiagonal
 
 FORMS = {
     "zoh": {},

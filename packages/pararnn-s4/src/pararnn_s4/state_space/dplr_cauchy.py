@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from pararnn_s4.kernels.api import cauchy
-from pararnn_s4.ssm.continuous import Continuous
-from pararnn_s4.ssm.dplr_powers import Powers
-from pararnn_s4.ssm.precision import complex_of
-from pararnn_s4.ssm.real_form import from_rows
+from pararnn_s4.state_space.continuous import Continuous
+from pararnn_s4.state_space.dplr_powers import Powers
+from pararnn_s4.state_space.precision import complex_of
+from pararnn_s4.state_space.real_form import from_rows
 
 
 def cauchy_kernel(model: Continuous, powers: Powers, output_rows: Tensor, length: int, *, dtype: torch.dtype, backend: str) -> Tensor:

@@ -7,10 +7,10 @@ import torch
 
 from pararnn.errors import ConfigError
 from pararnn_s4.hippo.nplr import nplr
-from pararnn_s4.ssm.continuous import Continuous
-from pararnn_s4.ssm.diagonal import DiagonalSSM
-from pararnn_s4.ssm.dplr import DPLRSSM
-from pararnn_s4.ssm.dplr_system import SampledDPLR
+from pararnn_s4.state_space.continuous import Continuous
+from pararnn_s4.state_space.diagonal import DiagonalSSM
+from pararnn_s4.state_space.dplr import DPLRSSM
+from pararnn_s4.state_space.dplr_system import SampledDPLR
 
 METHODS = ["powers", "cauchy"]
 FORMS = {

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import ConfigError
-from pararnn_s4.ssm.continuous import Continuous
-from pararnn_s4.ssm.decoder import Decoder, DenseDecoder, EigenDecoder, LowRankDecoder
-from pararnn_s4.ssm.dplr_cauchy import cauchy_kernel
-from pararnn_s4.ssm.dplr_powers import Powers, gathered, products
-from pararnn_s4.ssm.precision import complex_of
-from pararnn_s4.ssm.real_form import columns, dense_transition, halves, rows
-from pararnn_s4.ssm.stepping import LowRankStep, low_rank_step
-from pararnn_s4.ssm.system import Mode, latest_first
+from pararnn_s4.state_space.continuous import Continuous
+from pararnn_s4.state_space.decoder import Decoder, DenseDecoder, EigenDecoder, LowRankDecoder
+from pararnn_s4.state_space.dplr_cauchy import cauchy_kernel
+from pararnn_s4.state_space.dplr_powers import Powers, gathered, products
+from pararnn_s4.state_space.precision import complex_of
+from pararnn_s4.state_space.real_form import columns, dense_transition, halves, rows
+from pararnn_s4.state_space.stepping import LowRankStep, low_rank_step
+from pararnn_s4.state_space.system import Mode, latest_first
 
 Method: TypeAlias = Literal["auto", "powers", "cauchy"]
 

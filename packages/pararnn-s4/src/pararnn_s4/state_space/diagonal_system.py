@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from pararnn_s4.kernels.api import vandermonde, vandermonde_transpose
-from pararnn_s4.ssm.continuous import Continuous
-from pararnn_s4.ssm.decoder import DiagonalDecoder
-from pararnn_s4.ssm.discretisation import Discretisation, sample
-from pararnn_s4.ssm.precision import complex_of
-from pararnn_s4.ssm.system import Mode, latest_first
+from pararnn_s4.state_space.continuous import Continuous
+from pararnn_s4.state_space.decoder import DiagonalDecoder
+from pararnn_s4.state_space.discretisation import Discretisation, sample
+from pararnn_s4.state_space.precision import complex_of
+from pararnn_s4.state_space.system import Mode, latest_first
 
 
 class SampledDiagonal:
