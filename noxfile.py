@@ -104,7 +104,7 @@ def integration(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation, warnings being errors, and run every example in it."""
-    install(session, *TEST_TOOLS, *ORACLES, "numba", "sphinx", "myst-parser", "furo", "sybil", *editable(*PACKAGES))
+    install(session, *TEST_TOOLS, *ORACLES, "numba", "scikit-learn", "sphinx", "myst-parser", "furo", "sybil", *editable(*PACKAGES))
     session.run("sphinx-build", "-W", "--keep-going", "--quiet", "-b", "html", "docs", "docs/_build/html")
     run_pytest(session, "docs")
 

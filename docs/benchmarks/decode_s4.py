@@ -89,14 +89,14 @@ def contestants(name: str, batch: int, prefixes: tuple[int, ...], device: str) -
             decoder = layer.decoder(mode)
         except ConfigError:
             continue
-        begin = decoder.initial_state(batch)
+        begin = decoder.init_state(batch)
         calls[f"decoder, {mode}"] = settled(lambda decoder=decoder, begin=begin: decoder.step(sample, begin))
     decoder = layer.decoder()
     if device == "cuda":
         calls[GRAPH] = settled(_graph(decoder.step, sample, first))
     for length in prefixes:
         calls[str(length)] = settled(lambda length=length: layer(x[:, :length]))
-    state, output = decoder.initial_state(batch), sample
+    state, output = decoder.init_state(batch), sample
     for t in range(min(prefixes)):
         output, state = decoder.step(x[:, t], state)
     return calls, float((output - layer(x[:, : min(prefixes)])[:, -1]).abs().max())

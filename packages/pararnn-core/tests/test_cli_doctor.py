@@ -11,6 +11,7 @@ from pararnn.errors import PluginWarning
 from pararnn.findings import Outcome
 from pararnn.probing import probe
 from pararnn.registry import Registry, using
+from pararnn.specs import OpSpec
 
 PROBES = """
 import os, signal, sys, time
@@ -101,6 +102,33 @@ def test_a_backend_that_crashes_is_recorded_avoided_and_status_1(candidate, tria
     assert document["selection"][0]["chosen"] == "good"
     assert "SIGSEGV" in document["selection"][0]["candidates"][0]["reasons"][0]
     assert findings.crash_of(registry.backends("toy/op")["dies"]).startswith("signal 11")
+
+
+COMPLEX_OP = """
+import torch
+from pararnn.selection import Request
+def probe(): return None
+def whole(request): return () if request.dtype == "complex64" and request.size("copies") == 7 else ("complex64, and seven copies, only",)
+def sequences(request): return () if request.dtype == "complex64" and request.size("rows") else ("complex64 only",)
+def example(seed, *, device, dtype): return [(Request.of("toy/op", device=device, dtype=dtype, copies=7), (), {})]
+def failing(seed, *, device, dtype): raise RuntimeError("no example today")
+"""
+
+
+@pytest.mark.parametrize(
+    ("example", "reasons"),
+    [("fake_complex:example", "whole"), ("fake_complex:failing", "sequences"), ("", "sequences")],
+    ids=["ok", "failing", "none"],
+)
+def test_backends_are_asked_about_the_dtype_of_their_operation_and_a_call_of_its_example(candidate, backend, tmp_path, monkeypatch, example, reasons):
+    (tmp_path / "fake_complex.py").write_text(COMPLEX_OP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    op = OpSpec(name="toy/op", target="fake_complex:probe", summary="", dtype="complex64", example=example)
+    ours = backend("complex", probe="fake_complex:probe", reasons=f"fake_complex:{reasons}")
+    registry = Registry.of([candidate(pararnn_register_ops=[op], pararnn_register_backends=[ours])], environ={})
+    (selection,) = [one for one in json.loads(doctor(registry, "--quick", "--json").stdout)["selection"] if one["device"] == "cpu"]
+    assert (selection["dtype"], selection["chosen"]) == ("complex64", "complex")
+    sys.modules.pop("fake_complex", None)
 
 
 def test_a_quick_run_tries_nothing_and_shows_the_last_outcomes(candidate, trial, monkeypatch):

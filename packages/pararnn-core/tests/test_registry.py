@@ -3,9 +3,9 @@ import threading
 import pytest
 
 from pararnn import registry as registry_module
-from pararnn.errors import AmbiguousNameError, PluginError, PluginWarning, UnknownNameError
+from pararnn.errors import AmbiguousNameError, ConfigError, PluginError, PluginWarning, UnknownNameError
 from pararnn.registry import HOMES, Registry, installed, reset, using
-from pararnn.specs import LearnerSpec, OpSpec
+from pararnn.specs import CellSpec, LearnerSpec, OpSpec
 
 
 def registry_of(*candidates, environ=None):
@@ -86,6 +86,14 @@ def test_backends_are_listed_by_operation(candidate, backend):
 def test_an_operation_without_backends_is_known(candidate):
     registry = registry_of(candidate(pararnn_register_ops=[OpSpec(name="toy/op", target="a:b", summary="")]))
     assert registry.backend_ops == ("toy/op",)
+
+
+def test_the_example_of_an_operation_may_be_left_out_and_that_of_a_cell_may_not():
+    assert OpSpec(name="toy/op", target="a:b", summary="").example == ""
+    with pytest.raises(ConfigError, match="has example='nowhere'"):
+        OpSpec(name="toy/op", target="a:b", summary="", example="nowhere")
+    with pytest.raises(ConfigError, match="has example=''"):
+        CellSpec(name="Toy", target="a:b", summary="", example="")
 
 
 def test_a_learner_is_a_public_name_too(candidate):

@@ -26,7 +26,8 @@ class Spec:
             raise ConfigError(f"{type(self).__name__} has the name {self.name!r}; a name is not empty and has neither spaces nor a colon")
         for field in ("target", "example", "reasons", "probe"):
             value = getattr(self, field, "module:object")
-            if not (isinstance(value, str) and all(value.partition(":")[::2])):
+            left_out = value == "" and getattr(type(self), field, None) == ""
+            if not left_out and not (isinstance(value, str) and all(value.partition(":")[::2])):
                 raise ConfigError(f"{type(self).__name__} {self.name!r} has {field}={value!r}; write 'module:object', imported when first used")
 
     def load(self) -> Any:
@@ -66,7 +67,17 @@ class StructureSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class OpSpec(Spec):
-    """An operation that several backends can serve, such as `scan/diagonal`; `target` is its plain PyTorch reference."""
+    """An operation that several backends can serve, such as `scan/diagonal`; `target` is its plain PyTorch reference.
+
+    `dtype` is what it is usually computed in, as torch names it; `pararnn doctor` asks backends about it. `example`, where it is given, names a
+    callable `(seed, *, device, dtype) -> [(request, args, kwargs), ...]`: a few small calls, a typical one first, each with the
+    `pararnn.selection.Request` that its caller makes where `"auto"` is to choose. The conformance kit holds the results and gradients of every
+    backend to those of `target`, in every precision of the kind of `dtype`; an empty list leaves one out. `scan/...` and `solve` have checks of
+    their own instead.
+    """
+
+    dtype: str = "float32"
+    example: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

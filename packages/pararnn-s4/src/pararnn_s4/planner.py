@@ -2,10 +2,12 @@
 
 The convolution makes a kernel as long as the sequence and multiplies transforms; the state before the first sample and the one after the last
 are sums of their own over the whole sequence. The scan goes through chunks of time (`pararnn_s4.cells.outputs`): it takes more calls, but its
-arithmetic is matrix products, and both states come with it. So the convolution wins for short sequences, where calls count, and on a GPU; the
-scan for long ones on a CPU, and where states are wanted.
+arithmetic is matrix products, and both states come with it. So the convolution wins for short sequences, where calls count, for many sequences,
+which share one kernel, and on a GPU; the scan for few long ones on a CPU, and where both states are wanted.
 
-Rates are seconds, measured on one core of a server CPU and on one H200; only ratios decide. Gradients cost both about as many times more.
+Rates are seconds, measured on one core of a server CPU, forward and backward, and on one H200, forward. One choice serves training and inference:
+over 116 shapes on the CPU it takes at most 1.2 times as long as the better method forward and backward, and at most 1.4 times (on average 1.02) in
+a forward pass alone.
 """
 
 from __future__ import annotations
@@ -17,38 +19,94 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from pararnn.costs import ACCELERATOR, CPU, Machine
 from pararnn.errors import ConfigError
 from pararnn_s4.cells.outputs import chunk_length, multiplications
 
 Method: TypeAlias = Literal["convolution", "scan"]
 
-# Calls of torch: of a kernel and a convolution, of one of the sums for a state, of a scan.
-CONVOLUTION_CALLS, STATE_CALLS, SCAN_CALLS = 180, 180, 380
-# Plain operations on each number of the sampled model, all of them in double precision.
-SAMPLING = 300
+# Numbers of 32 MiB in single precision: a larger array is the system's again when it is freed, and the next one's pages are cleared anew.
+FRESH = 2**23
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
-    """Seconds of a multiplication and of one step of a transform.
+class Convolution:
+    """Seconds of the parts of a convolution.
 
     Attributes:
-        product: in a batched product in single precision, moving its factors included.
-        wide: in one in double precision.
-        sums: in the sums over state or time that make kernels and states, tables included.
-        transform: of one number, for each doubling of the transform's size.
+        calls: of its calls of torch.
+        sampling: of a number of the sampled model.
+        squares: of a multiplication in the squares of a transition with a low-rank part, in double precision.
+        sums: of a term of the sums over the state that make the kernel.
+        transform: of a number in a transform, for each doubling of its size.
+        state_calls: of the calls for one of the states, before or after.
+        state_sampling: of a number of the sampled model, for it.
+        state_sums: of a term of the sums over time or state that it takes.
+        state_matrix: of a multiplication with a transition that has a low-rank part, there.
+        fresh: of a number of arrays above `FRESH`.
     """
 
-    product: float
-    wide: float
+    calls: float
+    sampling: float
+    squares: float
     sums: float
     transform: float
+    state_calls: float
+    state_sampling: float
+    state_sums: float
+    state_matrix: float
+    fresh: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """Seconds of the parts of a scan.
+
+    Attributes:
+        calls: of its calls of torch.
+        sampling: of a number of the sampled model, powers of it included.
+        squares: as for a convolution.
+        products: of a multiplication in the products of chunks, moving the factors included.
+        fresh: of a number of arrays above `FRESH`.
+    """
+
+    calls: float
+    sampling: float
+    squares: float
+    products: float
+    fresh: float
 
 
 RATES = {
-    "cpu": Rates(product=8e-11, wide=1e-10, sums=1.7e-10, transform=3.5e-10),
-    "cuda": Rates(product=5e-14, wide=5e-14, sums=5e-14, transform=6e-13),
+    "cpu": (
+        Convolution(
+            calls=1.7e-3,
+            sampling=5.1e-7,
+            squares=2.25e-10,
+            sums=3.5e-10,
+            transform=4.2e-10,
+            state_calls=9.7e-4,
+            state_sampling=5.4e-7,
+            state_sums=6.1e-10,
+            state_matrix=8e-10,
+            fresh=1.8e-8,
+        ),
+        Scan(calls=3.2e-3, sampling=1.1e-6, squares=2.9e-10, products=2.1e-10, fresh=6.6e-9),
+    ),
+    "cuda": (
+        Convolution(
+            calls=1.4e-3,
+            sampling=4.5e-10,
+            squares=5e-14,
+            sums=5e-14,
+            transform=6e-13,
+            state_calls=1.4e-3,
+            state_sampling=0.0,
+            state_sums=5e-14,
+            state_matrix=0.0,
+            fresh=0.0,
+        ),
+        Scan(calls=3e-3, sampling=4.5e-10, squares=5e-14, products=5e-14, fresh=0.0),
+    ),
 }
 
 
@@ -60,7 +118,7 @@ class Plan:
         method: `"convolution"` or `"scan"`.
         batch: sequences.
         length: steps of each.
-        convolution: estimated seconds of a forward pass by convolution.
+        convolution: estimated seconds by convolution; on a CPU forward and backward, on a GPU forward.
         scan: estimated seconds by scan.
     """
 
@@ -121,15 +179,31 @@ def explain(**sizes: int | bool | str | torch.device) -> str:
 
 
 def _plan(batch: int, length: int, d_model: int, state: int, channels: int, kind: str, *, dplr: bool, has_state: bool, needs_state: bool) -> Plan:
-    machine, rates = (CPU, RATES["cpu"]) if kind == "cpu" else (ACCELERATOR, RATES["cuda"])
-    model = _model(length, d_model, state, machine, rates, dplr=dplr)
-    convolution = model + _convolution(batch, length, d_model, state, channels, machine, rates)
+    by_convolution, by_scan = RATES["cpu" if kind == "cpu" else "cuda"]
+    sampled, squares = d_model * state, d_model * max(1.0, math.log2(length)) * state**3 if dplr else 0.0
+    size, signals = 2 * length, batch + channels + batch * channels
+    convolution = (
+        by_convolution.calls
+        + by_convolution.sampling * sampled
+        + by_convolution.squares * squares
+        + by_convolution.sums * d_model * channels * state * length
+        + by_convolution.transform * d_model * signals * size * math.log2(size)
+        + by_convolution.fresh * _fresh(batch * channels * d_model * size)
+    )
     for wanted, sums in ((has_state, channels), (needs_state, 1)):
         if wanted:
-            convolution += STATE_CALLS * machine.call + rates.sums * batch * sums * d_model * state * length
+            terms, matrix = batch * sums * d_model * state * length, d_model * state**3 if dplr else 0
+            convolution += by_convolution.state_calls + by_convolution.state_sampling * sampled
+            convolution += by_convolution.state_sums * terms + by_convolution.state_matrix * matrix
     chunk = chunk_length(max(1, batch), length, state, channels, dense=dplr)
-    counted = multiplications(batch, length, state, channels, chunk, dense=dplr)
-    scan = model + SCAN_CALLS * machine.call + rates.product * d_model * counted
+    scan = (
+        by_scan.calls
+        + by_scan.sampling * sampled
+        + by_scan.squares * squares
+        + by_scan.products * d_model * multiplications(batch, length, state, channels, chunk, dense=dplr)
+        # What a chunk knows is its inputs, and as many numbers of the state or fewer.
+        + by_scan.fresh * _fresh(2 * batch * channels * d_model * length)
+    )
     method: Method = "convolution" if convolution <= scan else "scan"
     return Plan(method=method, batch=batch, length=length, convolution=convolution, scan=scan)
 
@@ -137,15 +211,5 @@ def _plan(batch: int, length: int, d_model: int, state: int, channels: int, kind
 _remembered = functools.lru_cache(maxsize=1024)(_plan)
 
 
-def _model(length: int, d_model: int, state: int, machine: Machine, rates: Rates, *, dplr: bool) -> float:
-    """Seconds to sample the model, and with a low-rank part to square its transition until it spans the sequence."""
-    squares = max(1.0, math.log2(length)) * state**3 if dplr else 0.0
-    return d_model * (SAMPLING * machine.element * state + rates.wide * squares)
-
-
-def _convolution(batch: int, length: int, d_model: int, state: int, channels: int, machine: Machine, rates: Rates) -> float:
-    """Seconds of the kernel, of the transforms of inputs, kernel and outputs, and of what they are called by."""
-    size = 2 * length
-    signals = batch + channels + batch * channels
-    transforms = signals * size * max(1.0, math.log2(size)) * rates.transform
-    return CONVOLUTION_CALLS * machine.call + d_model * (rates.sums * channels * state * length + transforms)
+def _fresh(numbers: int) -> int:
+    return numbers if numbers >= FRESH else 0

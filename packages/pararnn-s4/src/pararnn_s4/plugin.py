@@ -29,7 +29,10 @@ BACKENDS = (
 @hookimpl
 def pararnn_register_ops() -> list[OpSpec]:
     """The three products, and the states of an S4 cell."""
-    products = [OpSpec(name=f"s4/{op}", target=f"{KERNELS}.naive:{op}", summary=summary) for op, summary in OPS.items()]
+    products = [
+        OpSpec(name=f"s4/{op}", target=f"{KERNELS}.naive:{op}", summary=summary, dtype="complex64", example=f"{KERNELS}.examples:{op}")
+        for op, summary in OPS.items()
+    ]
     return [*products, OpSpec(name="s4/solve", target="pararnn.solver.sequential:walk", summary="states of ParaS4, whose transition never changes")]
 
 

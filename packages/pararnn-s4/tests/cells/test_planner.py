@@ -11,7 +11,32 @@ LAYER = {"d_model": 64, "state": 64}
 
 def test_short_sequences_are_convolved_and_long_ones_scanned_on_a_cpu():
     assert plan(batch=1, length=64, **LAYER).method == "convolution"
-    assert plan(batch=16, length=16384, **LAYER).method == "scan"
+    assert plan(batch=1, length=65536, **LAYER).method == "scan"
+
+
+# The faster method, where it took at most 0.7 of the time of the other, forward and backward on one core.
+@pytest.mark.parametrize(
+    ("batch", "length", "d_model", "state", "dplr", "faster"),
+    [
+        (1, 4096, 64, 64, True, "convolution"),
+        (4, 1024, 128, 16, True, "convolution"),
+        (16, 256, 128, 16, True, "convolution"),
+        (16, 16384, 16, 16, True, "scan"),
+        (1, 65536, 128, 16, True, "scan"),
+        (4, 1024, 128, 16, False, "convolution"),
+        (4, 4096, 64, 64, False, "convolution"),
+        (16, 16384, 64, 64, False, "convolution"),
+        (4, 65536, 16, 16, False, "scan"),
+        (1, 65536, 64, 64, False, "scan"),
+    ],
+)
+def test_the_method_that_was_measured_to_be_faster_is_chosen_on_a_cpu(batch, length, d_model, state, dplr, faster):
+    assert plan(batch=batch, length=length, d_model=d_model, state=state, dplr=dplr).method == faster
+
+
+def test_one_long_sequence_through_a_model_of_low_rank_is_convolved_up_to_16384_steps():
+    assert plan(batch=1, length=16384, dplr=True, **LAYER).method == "convolution"
+    assert plan(batch=1, length=65536, dplr=True, **LAYER).method == "scan"
 
 
 def test_a_gpu_convolves():

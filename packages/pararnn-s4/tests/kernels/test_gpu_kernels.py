@@ -131,6 +131,24 @@ def test_only_the_wanted_gradients_are_made(backend, draw, poles):
             assert alone[1 - index].grad is None
 
 
+@everywhere
+def test_the_axis_of_groups_may_be_there_or_not(backend, draw, poles):
+    v, w, z, u = draw(2, 3, seed=1), poles(2, 3, seed=2), 1j * draw(5, seed=3).real, draw(2, 5, seed=4)
+    for product in (
+        lambda v, u, w: cauchy(v, z, w, backend=backend),
+        lambda v, u, w: vandermonde(v, w, 5, backend=backend),
+        lambda v, u, w: vandermonde_transpose(u, v, w, backend=backend),
+    ):
+        flat, grouped = ([tensor.clone().requires_grad_() for tensor in (v, u, w)] for _ in range(2))
+        found, expected = product(*flat), product(flat[0][None], flat[1][None], flat[2])
+        assert expected.shape == (1, *found.shape)
+        torch.testing.assert_close(found, expected[0])
+        found.abs().sum().backward()
+        product(grouped[0][None], grouped[1][None], grouped[2]).abs().sum().backward()
+        for one, other in zip(flat, grouped, strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+
+
 @on_gpu
 def test_long_sequences_keep_their_digits(backend, draw, poles):
     v, x = draw(1, 3, 20, seed=1), poles(3, 20, seed=2, decay=1e-5)
@@ -224,4 +242,8 @@ def test_without_a_gpu_the_cuda_kernels_say_so():
     assert "exact up to 16777216 in complex64" in length
     assert "at most 65535 groups" in groups
     assert "the tensors are on cpu" in device
+    if not torch.cuda.is_available():
+        assert cuda_backend.reasons(Request.of("s4/cauchy", device="cuda", dtype="complex64")) == (
+            "it runs on CUDA devices, and torch sees none here",
+        )
     assert "it works in complex64 and complex128" in cuda_backend.reasons(Request.of("s4/cauchy", dtype="float32"))[0]

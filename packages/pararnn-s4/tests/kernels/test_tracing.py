@@ -33,10 +33,17 @@ def test_the_products_compile_into_one_graph(product, backend, inputs):
 
 
 @each
-def test_a_named_backend_that_cannot_be_traced_is_refused(product, inputs):
+def test_a_named_backend_that_cannot_be_traced_is_refused_in_one_graph(product, inputs):
     traced = torch.compile(lambda *tensors: product(*tensors, backend="keops"), backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match="cannot be traced by torch"):
+    with pytest.raises(Exception, match="cannot be traced; leave backend='auto'"):
         traced(*inputs)
+
+
+def test_outside_of_one_graph_it_serves(inputs, require):
+    require("cauchy", "numba")
+    v, x, z, _ = inputs
+    traced = torch.compile(lambda v, z, x: 2 * cauchy(v, z, x, backend="numba"), backend="eager")
+    torch.testing.assert_close(traced(v, z, x), 2 * cauchy(v, z, x, backend="naive"))
 
 
 @each

@@ -42,7 +42,15 @@ def test_a_decoder_continues_a_prompt(make, family, sequences, walk, close, mode
 def test_a_decoder_starts_from_nothing(make, kind, sequences, walk, close):
     layer, x = make(kind).eval(), sequences()
     decoder = layer.decoder()
-    close(walk(decoder, x, decoder.initial_state(3))[0], layer(x))
+    close(walk(decoder, x, decoder.init_state(3))[0], layer(x))
+
+
+def test_steps_without_a_state_start_at_the_first_one(make, kind, sequences, close):
+    layer, x = make(kind).eval(), sequences()
+    for stepping in (layer, layer.decoder()):
+        for one, other in zip(stepping.step(x[:, 0]), stepping.step(x[:, 0], stepping.init_state(3)), strict=True):
+            close(one, other, atol=0)
+        close(stepping.step(x[:, 0], None)[0], layer(x)[:, 0])
 
 
 def test_a_random_state_acts_alike_in_convolution_and_steps(make, kind, sequences, random_state, walk, close):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
+from pararnn.errors import BackendError, ConfigError, DTypeError, InputError, ShapeError
 from pararnn_s4 import S4, S4D
 
 
@@ -43,6 +43,14 @@ def test_one_int_serves_all_rows(make, family, sequences, close, length):
     shorter, after = layer(x[:, :length], return_state=True)
     close(y[:, :length], shorter)
     close(state, after)
+
+
+def test_lengths_may_be_a_list_or_a_tuple(make, family, sequences, close):
+    layer, x = make(family), sequences()
+    expected = layer(x, lengths=torch.tensor([4, 19, 11]), return_state=True)
+    for lengths in ([4, 19, 11], (4, 19, 11)):
+        for one, other in zip(layer(x, lengths=lengths, return_state=True), expected, strict=True):
+            close(one, other, atol=0)
 
 
 def test_lengths_outside_of_the_rows_are_refused(make, sequences):
@@ -89,6 +97,7 @@ def test_a_bidirectional_layer_has_no_states(make, family, sequences):
         lambda: layer(x, state),
         lambda: layer(x, return_state=True),
         lambda: layer.step(x[:, 0], state),
+        lambda: layer.step(x[:, 0]),
         lambda: layer.init_state(3),
         lambda: layer.decoder(),
     ):
@@ -166,10 +175,31 @@ def test_rates_that_mean_nothing_are_refused(make, sequences, rate):
         ({"method": "scan", "bidirectional": True}, "scan"),
         ({"final_act": "gelu", "postact": "glu"}, "old name"),
         ({"n_ssm": 3}, "n_ssm"),
+        ({"dropuot": 0.1}, r"S4D? has no option 'dropuot'; did you mean 'dropout'\?"),
+        ({"real_scal": 2.0}, r"S4D? has no option 'real_scal'; (did you mean 'real_scale'|beside its own, init='legs' takes .*gauge)"),
+        ({"windows": 2}, r"S4D? has no option 'windows'; beside its own, init='.*' takes B_clip"),
+        ({"P_scale": 2.0}, r"init='.*' of S4D? has no use for P_scale; it takes B_clip"),
     ],
     ids=str,
 )
 def test_options_that_cannot_work_are_refused(options, message):
     for layer in (S4, S4D):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ConfigError, match=message):
             layer(8, 8, **options)
+
+
+def test_an_option_that_a_kind_of_the_mixture_takes_is_taken():
+    assert S4D(8, 8, init=["diag-lin", "diag-inv"], real_scale=2.0).ssm.n_ssm == 8
+
+
+@pytest.mark.parametrize(("layer", "op"), [(S4, "s4/cauchy"), (S4D, "s4/vandermonde")])
+@pytest.mark.parametrize("backend", ["cud", "", None, ["cuda"]])
+def test_backends_that_nobody_offers_are_refused_when_the_layer_is_made(layer, op, backend):
+    with pytest.raises(BackendError, match=rf"{op} has no backend named .*there are auto, naive, blocked, .*cuda"):
+        layer(8, 8, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["naive", "pararnn-s4:naive"])
+def test_backends_that_are_offered_may_be_named(family, sequences, close, make, backend):
+    layer, x = make(family, backend=backend), sequences()
+    close(layer(x), make(family)(x))

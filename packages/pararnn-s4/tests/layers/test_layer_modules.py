@@ -47,7 +47,7 @@ def test_a_decoder_is_a_snapshot(make, family, sequences, close):
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.mul_(2)
-    close(decoder.step(x[:, 0], decoder.initial_state(3))[0], y[:, 0])
+    close(decoder.step(x[:, 0], decoder.init_state(3))[0], y[:, 0])
     assert layer.ssm is not None
 
 

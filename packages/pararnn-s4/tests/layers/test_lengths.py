@@ -17,8 +17,12 @@ CPU = torch.device("cpu")
         (torch.tensor([2]), [2, 2]),
         (torch.tensor(2), [2, 2]),
         (torch.tensor([0, 4], dtype=torch.int16), [0, 4]),
+        ([1, 4], [1, 4]),
+        ((0, 2), [0, 2]),
+        ([torch.tensor(3), 1], [3, 1]),
+        ([2], [2, 2]),
     ],
-    ids=["int", "tensor", "one for all", "scalar", "int16"],
+    ids=["int", "tensor", "one for all", "scalar", "int16", "list", "tuple", "list with a scalar", "list of one"],
 )
 def test_every_form_becomes_one_length_a_row(given, expected):
     counts = row_lengths(given, 2, 4, CPU)
@@ -43,7 +47,11 @@ def test_the_mask_is_true_where_samples_count():
         (torch.tensor([2, 9]), InputError, "from 2 to 9"),
         (torch.tensor([1.0, 2.0]), DTypeError, "float32"),
         (torch.tensor([True, False]), DTypeError, r"mask\.sum"),
-        ([1, 2], DTypeError, r"torch\.tensor\(lengths\)"),
+        ([1.0, 2.0], DTypeError, r"one of them is 1\.0"),
+        ([1, True], DTypeError, "one of them is True"),
+        ([1, 2, 3], ShapeError, r"\(3,\) for a batch of 2"),
+        ((1, 9), InputError, "from 1 to 9"),
+        ("14", DTypeError, "list, tuple or tensor of one int a row, got str"),
         (True, DTypeError, "bool"),
         (torch.tensor([1, 2, 3]), ShapeError, r"\(3,\) for a batch of 2"),
         (torch.ones(2, 1, dtype=torch.int64), ShapeError, r"\(2, 1\)"),

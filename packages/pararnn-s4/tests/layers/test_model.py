@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pararnn.errors import ConfigError, DTypeError, ShapeError
+from pararnn.errors import BackendError, ConfigError, DTypeError, ShapeError
 from pararnn_s4 import S4Model, param_groups
 
 VARIANTS = {
@@ -59,14 +59,23 @@ def test_chunks_give_the_outputs_of_the_whole(variant, pool, x, close):
 
 def test_steps_give_the_outputs_of_the_whole(variant, pool, x, close):
     model = build(pool=pool, **variant).eval()
-    decoder = model.decoding("dense")
+    decoder = model.decoder("dense")
     whole = model(x)
-    state, decoded = model.init_state(3), decoder.initial_state(3)
+    state, decoded = model.init_state(3), decoder.init_state(3)
     for t, sample in enumerate(x.unbind(1)):
         y, state = model.step(sample, state)
         fast, decoded = decoder.step(sample, decoded)
         close(y, model(x[:, : t + 1]) if pool else whole[:, t])
         close(fast, y)
+
+
+def test_steps_without_a_state_start_at_the_first_one(variant, pool, x, close):
+    model = build(pool=pool, **variant).eval()
+    for stepping in (model, model.decoder()):
+        (y, state), (expected, after) = stepping.step(x[:, 0]), stepping.step(x[:, 0], stepping.init_state(3))
+        close(y, expected, atol=0)
+        assert state.seen.tolist() == after.seen.tolist()
+        close(stepping.step(x[:, 1], state)[0], stepping.step(x[:, 1], after)[0], atol=0)
 
 
 def test_padding_enters_nothing(variant, pool, x, close):
@@ -101,7 +110,7 @@ def test_a_bidirectional_model_respects_padding(pool, x, close):
 def test_rows_without_samples_are_pooled_to_nothing(x, close):
     for pool in ("mean", "last"):
         model = build(pool=pool)
-        close(model(x, lengths=torch.tensor([0, 3, 4]))[0], model.decoder.bias)
+        close(model(x, lengths=torch.tensor([0, 3, 4]))[0], model.head.bias)
 
 
 def test_a_rate_reaches_every_layer(pool, x, close):
@@ -113,13 +122,13 @@ def test_a_rate_reaches_every_layer(pool, x, close):
     close(model(x), y)
 
 
-def test_decoding_is_a_snapshot(x, close):
+def test_a_decoder_is_a_snapshot(x, close):
     model = build().eval()
-    decoder, y = model.decoding(), model(x)
+    decoder, y = model.decoder(), model(x)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    state = decoder.initial_state(3)
+    state = decoder.init_state(3)
     out = None
     for sample in x.unbind(1):
         out, state = decoder.step(sample, state)
@@ -129,7 +138,7 @@ def test_decoding_is_a_snapshot(x, close):
 
 def test_dropout_is_drawn_for_whole_sequences(x):
     model = build(dropout=0.5, n_layers=1, pool=None, norm=None)
-    model.decoder = torch.nn.Identity()
+    model.head = torch.nn.Identity()
     difference = model(x) - model.encoder(x)
     dropped = difference == 0
     assert dropped.any()
@@ -202,12 +211,15 @@ def test_it_learns_a_regression_at_every_sample():
         ({"dropout": 1.0}, "dropout"),
         ({"final_act": None, "channels": 2}, "8 features in and out"),
         ({"transposed": True}, "transposed=True"),
-        ({"tie_drop": True}, "tie_drop"),
+        ({"tie_drop": True}, "S4Model has no option 'tie_drop'; did you mean 'tie_dropout'"),
+        ({"drop_kernl": 0.1}, "S4Model has no option 'drop_kernl'; did you mean 'drop_kernel'"),
+        ({"layer": "s4", "P_scale": 0.1}, "init='legs' of S4Model has no use for P_scale"),
+        ({"backend": "cud"}, "'cuda'"),
     ],
     ids=str,
 )
 def test_options_that_cannot_work_are_refused(options, message):
-    with pytest.raises((ConfigError, TypeError), match=message):
+    with pytest.raises((ConfigError, BackendError), match=message):
         build(**options)
 
 
@@ -221,3 +233,15 @@ def test_inputs_that_do_not_fit_are_named(x):
         model(x, model.init_state(3).layers)
     with pytest.raises(ConfigError, match="rate"):
         model(x, rate=0.0)
+
+
+def test_a_bidirectional_model_has_no_steps(x):
+    model = build(bidirectional=True)
+    for call in (lambda: model.step(x[:, 0]), lambda: model.init_state(3), lambda: model.decoder()):
+        with pytest.raises(ConfigError, match="bidirectional=False"):
+            call()
+
+
+def test_lengths_may_be_a_list(x, close):
+    model = build()
+    close(model(x, lengths=[4, 19, 11]), model(x, lengths=torch.tensor([4, 19, 11])), atol=0)

@@ -18,9 +18,9 @@ MODELS = {
 }
 
 
-BACKENDS = ("naive", "blocked", "compiled", "keops", "triton")
+BACKENDS = ["naive", "blocked", "compiled", "keops", "triton"]
 # numba has a Cauchy kernel only.
-of_low_rank = pytest.mark.parametrize("backend", (*BACKENDS, "numba"))
+of_low_rank = pytest.mark.parametrize("backend", [*BACKENDS, "numba"])
 of_diagonal = pytest.mark.parametrize("backend", BACKENDS)
 
 

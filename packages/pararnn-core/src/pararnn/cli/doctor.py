@@ -5,9 +5,10 @@ Exit status 1 when a backend crashed or a plugin is broken. Outcomes are kept (`
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 from rich.console import Console
@@ -97,8 +98,22 @@ def _keep(found: dict[str, Finding], console: Console) -> None:
 
 def _choices(registry: Registry, device_types: Iterable[str]) -> list[tuple[Request, tuple[Considered, ...]]]:
     """For each operation and device a small request, with what `auto` considers for it."""
-    requests = [Request.of(op, device=device, needs_grad=True, batch=2, time=64, state=4) for op in registry.backend_ops for device in device_types]
+    requests = [_request(registry, op, device) for op in registry.backend_ops for device in device_types]
     return [(request, consider(registry.backends(request.op), request)) for request in requests]
+
+
+def _request(registry: Registry, op: str, device: str) -> Request:
+    """What a small call of `op` asks: the first one of its example, else that of a sequence."""
+    offers = [entry for entry in registry.ops.values() if entry.name == op]
+    for entry in offers:
+        # What is wrong with an example, `pararnn verify` reports; here the backends are asked anyway, and torch may be what does not work.
+        with contextlib.suppress(Exception):
+            if entry.spec.example:
+                from pararnn.conformance.op_examples import calls
+
+                return replace(calls(entry, entry.spec.dtype)[0].request, device=device, needs_grad=True)
+    dtype = offers[0].spec.dtype if offers else "float32"
+    return Request.of(op, device=device, dtype=dtype, needs_grad=True, rows=2, time=64, state=4)
 
 
 def _chosen(considered: tuple[Considered, ...]) -> str | None:
@@ -112,7 +127,8 @@ def _backend_json(entry: Entry[BackendSpec], finding: Finding | None) -> dict[st
 
 def _choice_json(request: Request, considered: tuple[Considered, ...]) -> dict[str, object]:
     candidates = [{"backend": one.label, "priority": one.backend.spec.priority, "reasons": list(one.reasons)} for one in considered]
-    return {"op": request.op, "device": request.device, "request": str(request), "chosen": _chosen(considered), "candidates": candidates}
+    asked = {"op": request.op, "device": request.device, "dtype": request.dtype, "request": str(request)}
+    return asked | {"chosen": _chosen(considered), "candidates": candidates}
 
 
 def _environment_table(facts: dict[str, str]) -> Table:
@@ -135,11 +151,11 @@ def _backend_table(backends: Backends, outcomes: dict[Entry[BackendSpec], Findin
 
 
 def _choice_table(choices: list[tuple[Request, tuple[Considered, ...]]]) -> Table:
-    title = "What 'auto' takes for a small float32 request with gradient"
-    table = titled_table(title, "operation", "device", "auto takes", "why not the others")
+    title = "What 'auto' takes for a small request with gradient"
+    table = titled_table(title, "operation", "device", "dtype", "auto takes", "why not the others")
     for request, considered in choices:
         reasons = "\n".join(f"{one.label}: {reason}" for one in considered for reason in one.reasons)
-        table.add_row(escape(request.op), request.device, escape(_chosen(considered) or "nothing"), escape(reasons))
+        table.add_row(escape(request.op), request.device, escape(request.dtype), escape(_chosen(considered) or "nothing"), escape(reasons))
     return table
 
 

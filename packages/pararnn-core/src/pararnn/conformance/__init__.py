@@ -35,7 +35,8 @@ PUBLIC = {
     "tolerance": "tolerances",
     "TOLERANCES": "tolerances",
 }
-CHECK_MODULES = ("cell_steps", "cell_drives", "cell_claims", "cell_solves", "cell_modules", "laws", "structures", "backends", "solve_backends")
+CELL_MODULES = ("cell_steps", "cell_drives", "cell_claims", "cell_solves", "cell_modules")
+CHECK_MODULES = (*CELL_MODULES, "laws", "structures", "backends", "op_backends", "solve_backends")
 
 __all__ = list(PUBLIC)
 

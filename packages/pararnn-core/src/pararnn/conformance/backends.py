@@ -1,6 +1,6 @@
 """The checks of a backend: what it says of itself, and for `scan/*` the states and gradients of the definition.
 
-Those of backends that solve cells are in `solve_backends`.
+Those of backends that solve cells are in `solve_backends`, those of operations with an example in `op_backends`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pararnn.conformance import solve_backends
+from pararnn.conformance import op_backends, solve_backends
 from pararnn.conformance.comparison import difference
 from pararnn.conformance.laws import STATE, Example
+from pararnn.conformance.op_examples import with_examples
 from pararnn.conformance.placing import Place, place_of, reasons_of, requests
 from pararnn.conformance.report import CheckResult, ConformanceReport, run_checks
 from pararnn.conformance.scans import SEGMENTS, Case, cases, hold_gradients, packed_reference
@@ -131,7 +132,8 @@ def backend_checks(op: str | None = None) -> dict[str, BackendCheck]:
     `check(entry)` raises `ConformanceError`, or returns why there is nothing to check, or None;
     `pararnn.registry.installed().backends(op)` has entries.
     """
-    kinds = (ANY_CHECKS, SCAN_CHECKS if op is None or op.startswith("scan/") else (), solve_backends.CHECKS if op is None or _solves(op) else ())
+    of_kind = {"scan": SCAN_CHECKS, "example": op_backends.CHECKS, "solve": solve_backends.CHECKS}
+    kinds = (ANY_CHECKS, *of_kind.values()) if op is None else (ANY_CHECKS, of_kind[_kind(op)])
     return {check.__name__.removeprefix("check_"): check for kind in kinds for check in kind}
 
 
@@ -146,8 +148,11 @@ def verify_backend(op: str, name: str, *, seed: int = 0, on_result: Callable[[Ch
     return run_checks(f"backend {name} of {op}", checks, seed=seed, on_result=on_result)
 
 
-def _solves(op: str) -> bool:
-    return op == "solve" or not op.startswith("scan/")
+def _kind(op: str) -> str:
+    """What a backend of `op` is held to: `"scan"`, `"example"` or `"solve"`; whatever has no example may be what a cell names in `solve_ops`."""
+    if op.startswith("scan/"):
+        return "scan"
+    return "example" if op != "solve" and with_examples(op) else "solve"
 
 
 def _scans(backend: Entry[BackendSpec]) -> Iterator[tuple[Callable[..., Tensor], Place, Example]]:

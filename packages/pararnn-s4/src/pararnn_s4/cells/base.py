@@ -26,7 +26,7 @@ class StateSpaceCell(nn.Module):
     Attributes:
         ssm: the state-space models; shared with a layer where one was given.
         D: the skip weights `(channels, d_model)`.
-        rate: how many of the steps it was trained at one sample stands for.
+        rate: the time between samples over that of training.
         slots: numbers of the state for each feature, the input counted.
     """
 

@@ -32,7 +32,7 @@ class ParaS4D(StateSpaceCell):
         d_model: features of the input.
         ssm: a `DiagonalSSM` to share, such as a layer's; made from `options` if left out.
         D: skip weights `(channels, d_model)` to share; normal random ones if left out.
-        rate: how many of the steps it was trained at one sample stands for.
+        rate: the time between samples over that of training: 2 for data sampled half as often. Exact: the state space is sampled anew.
         options: what `DiagonalSSM` takes, such as `d_state`, `channels`, `init`, `disc`.
 
     Raises:

@@ -56,7 +56,7 @@ def scan_outputs(
         u: inputs, real.
         state: the state before the first sample, as `ssm.initial_state` has it; zero if left out.
         D: skip weights `(channels, d_model)`, none if left out.
-        rate: how many of the steps it was trained at one sample stands for.
+        rate: the time between samples over that of training.
         lengths: samples of each row that count, `(batch,)`, for the state; outputs past them carry no meaning.
 
     Raises:

@@ -36,6 +36,7 @@ DPLR_ARGUMENTS = SHARED | {
     "normalize",
 }
 DIAG_ARGUMENTS = DPLR_ARGUMENTS - {"P_scale"}
+ARGUMENTS = NPLR_ARGUMENTS | DPLR_ARGUMENTS
 
 
 def ssm(
@@ -75,16 +76,14 @@ def combination(
     Raises:
         ConfigError: `S` is no multiple of the number of kinds, an argument that none of the kinds takes, and what `ssm` refuses.
     """
-    names = list(combinations.get(inits, [inits])) if isinstance(inits, str) else list(inits)
-    if not names:
-        raise ConfigError("the list of initialisations is empty; name at least one, such as 'legs'")
+    names = _kinds(inits)
     if S < 1 or S % len(names):
         raise ConfigError(
             f"{S} systems cannot be shared out evenly over {len(names)} initialisations ({', '.join(names)}); "
             f"n_ssm must be a positive multiple of {len(names)}"
         )
     accepted = [_accepted(_parse(name)[0]) for name in names]
-    extra = sorted(set(ssm_args) - frozenset().union(*accepted))
+    extra = sorted(set(ssm_args) - arguments(names))
     if extra:
         raise ConfigError(f"none of {', '.join(names)} has a use for {', '.join(extra)}")
     parts = [
@@ -93,6 +92,22 @@ def combination(
     ]
     A, P, B, V = zip(*parts, strict=True)
     return torch.cat(A, dim=0), torch.cat(P, dim=1), torch.cat(B, dim=0), torch.cat(V, dim=0)
+
+
+def arguments(inits: str | Sequence[str]) -> frozenset[str]:
+    """The names of the `ssm_args` that `combination` takes for `inits`.
+
+    Raises:
+        ConfigError: `inits` is empty, or has a name that does not parse.
+    """
+    return frozenset[str]().union(*(_accepted(_parse(name)[0]) for name in _kinds(inits)))
+
+
+def _kinds(inits: str | Sequence[str]) -> list[str]:
+    names = list(combinations.get(inits, [inits])) if isinstance(inits, str) else list(inits)
+    if not names:
+        raise ConfigError("the list of initialisations is empty; name at least one, such as 'legs'")
+    return names
 
 
 def _parse(init: str) -> tuple[str, str]:

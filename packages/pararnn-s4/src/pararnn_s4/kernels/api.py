@@ -2,7 +2,7 @@
 
 Half-precision inputs are computed in float32, also under autocast; otherwise the widest of the dtypes decides. Under `torch.compile` the
 choice is made among the backends that consist of traceable torch operations: `"auto"` means `blocked` there, `naive` and `blocked` can
-be named, and a backend that cannot be traced raises.
+be named; another backend computes outside the graph, which `fullgraph=True` refuses with the reason.
 """
 
 from __future__ import annotations

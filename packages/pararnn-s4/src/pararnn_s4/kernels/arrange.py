@@ -53,10 +53,11 @@ def check_axes(**tensors: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Leading:
-    """Broadcast leading dimensions, divided into those of the numerators alone and those of the poles."""
+    """Broadcast leading dimensions, divided into those of the numerators alone and those of the poles; `flat` leaves the axis of groups out."""
 
     groups: tuple[int, ...]
     copies: tuple[int, ...]
+    flat: bool = False
 
     @classmethod
     def of(cls, numerators: Sequence[int], *poles: Sequence[int]) -> Leading:
@@ -75,8 +76,8 @@ class Leading:
         return cls(tuple(full[:split]), tuple(full[split:]))
 
     def numerators(self, tensor: Tensor) -> Tensor:
-        """`tensor` as `(groups, copies, last)`."""
-        shape = (math.prod(self.groups), math.prod(self.copies), tensor.shape[-1])
+        """`tensor` as `(groups, copies, last)`, or as `(copies, last)` where `flat`."""
+        shape = (*(() if self.flat else (math.prod(self.groups),)), math.prod(self.copies), tensor.shape[-1])
         whole = _resolved(tensor)
         return whole if whole.shape == shape else whole.expand(*self.groups, *self.copies, tensor.shape[-1]).reshape(shape)
 
@@ -95,7 +96,8 @@ class Leading:
 
     def restore(self, result: Tensor) -> Tensor:
         """A result `(groups, copies, last)` with the caller's leading dimensions."""
-        return result.reshape(*self.groups, *self.copies, result.shape[-1])
+        shape = (*self.groups, *self.copies, result.shape[-1])
+        return result if result.shape == shape else result.reshape(shape)
 
 
 def _resolved(tensor: Tensor) -> Tensor:

@@ -58,6 +58,8 @@ def reasons(request: Request) -> tuple[str, ...]:
             found.append(f"a launch has at most {WIDEST_GRID} {axis}, the request has {request.size(axis)}")
     if request.device != "cuda":
         found.append(f"it runs on CUDA devices, the tensors are on {request.device}")
+    elif not torch.cuda.is_available():
+        found.append("it runs on CUDA devices, and torch sees none here")
     elif (capability := torch.cuda.get_device_capability()) < OLDEST_CAPABILITY:
         found.append(f"it needs compute capability {OLDEST_CAPABILITY[0]}.{OLDEST_CAPABILITY[1]}, this GPU has {capability[0]}.{capability[1]}")
     elif not request.option("named") and _is_for_tensor_cores(request):
@@ -106,7 +108,10 @@ def library(*, verbose: bool = False) -> Any:
 
 
 def vandermonde(v: Tensor, x: Tensor, length: int, *, conj: bool) -> Tensor:
-    """`(groups, copies, length)` from v `(groups, copies, state)` and x `(copies, state)`; see `pararnn_s4.kernels.api.vandermonde`."""
+    """`(groups, copies, length)` from v `(groups, copies, state)` and x `(copies, state)`; see `pararnn_s4.kernels.api.vandermonde`.
+
+    Here and below, numerators without `groups` give results without them.
+    """
     result: Tensor = library().vandermonde(v, x, length, conj=conj)
     return result
 
@@ -121,6 +126,10 @@ def cauchy(v: Tensor, z: Tensor, w: Tensor, *, conj: bool) -> Tensor:
     """`(groups, copies, length)` from v `(groups, copies, state)`, z `(1 or copies, length)`, w `(copies, state)`; see `kernels.api.cauchy`."""
     result: Tensor = library().cauchy(v, z, w, conj=conj)
     return result
+
+
+for _product in (vandermonde, vandermonde_transpose, cauchy):
+    setattr(_product, "takes_rows", True)  # noqa: B010 -- functions have no declared attributes
 
 
 def _load(verbose: bool) -> Any:

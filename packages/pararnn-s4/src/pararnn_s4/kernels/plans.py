@@ -5,6 +5,7 @@ On a GPU a small product takes ten microseconds, and asking anew whether the sha
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.errors import BackendError, ShapeError
+from pararnn.errors import ShapeError
 from pararnn.registry import installed
 from pararnn.selection import REMEMBERED, Request, select
 from pararnn.transforms import inside_transform
@@ -73,7 +74,10 @@ def _made(op: str, tensors: tuple[Tensor, ...], length: int, conj: bool, backend
     nodes = [named["z"].shape[:-1]] if op == "cauchy" else []
     leading = Leading.of(tensors[0].shape[:-1], *nodes, named[poles].shape[:-1])
     sizes = {"groups": math.prod(leading.groups), "copies": math.prod(leading.copies), "state": named[poles].shape[-1], "length": length}
-    return Plan(dtype, leading, _implementation(op, sizes, named[poles].device.type, dtype, conj, backend, needs_grad, transformed))
+    implementation = _implementation(op, sizes, named[poles].device.type, dtype, conj, backend, needs_grad, transformed)
+    # A backend whose function says so takes numerators without groups: every view that is not made is one that autograd need not undo.
+    flat = not leading.groups and getattr(implementation, "takes_rows", False)
+    return Plan(dtype, Leading(leading.groups, leading.copies, flat=True) if flat else leading, implementation)
 
 
 def _implementation(
@@ -82,9 +86,10 @@ def _implementation(
     """The function of the backend that serves; the definition itself where there is nothing to compute."""
     found: Callable[..., Tensor]
     if torch.compiler.is_compiling():
-        if backend not in TRACEABLE:
-            raise BackendError(f"backend {backend!r} of s4/{op} cannot be traced by torch.compile; use 'auto', or one of {', '.join(TRACEABLE)}")
-        found = getattr(TRACEABLE[backend], op)
+        if backend in TRACEABLE:
+            found = getattr(TRACEABLE[backend], op)
+        else:
+            found = functools.partial(_outside_the_graph, (op, tuple(sizes.items()), device, dtype, conj, backend))
     elif 0 in sizes.values():
         found = getattr(naive, op)
     else:
@@ -92,3 +97,14 @@ def _implementation(
         request = Request.of(f"s4/{op}", device=device, dtype=dtype, needs_grad=needs_grad, options=options, **sizes)
         found = select(request, backend).implementation
     return found
+
+
+@torch.compiler.disable(
+    reason="the backend that was named for a product of pararnn-s4 cannot be traced; leave backend='auto' (or name 'blocked' or 'naive'), or compile "
+    "with fullgraph=False, which computes the product outside the graph"
+)
+def _outside_the_graph(question: tuple[Any, ...], *arguments: Any, **options: Any) -> Tensor:
+    """The product by a backend that no graph can hold."""
+    op, sizes, device, dtype, conj, backend = question
+    implementation = _implementation(op, dict(sizes), device, dtype, conj, backend, torch.is_grad_enabled(), inside_transform())
+    return implementation(*arguments, **options)

@@ -37,6 +37,8 @@ def obstacles(request: Request) -> list[str]:
         found.append("it runs on CUDA devices, the tensors are on the CPU (TRITON_INTERPRET=1 interprets it there, slowly)")
     elif request.device not in ("cpu", "cuda"):
         found.append(f"it runs on CUDA devices, the tensors are on {request.device}")
+    elif request.device == "cuda" and not torch.cuda.is_available():
+        found.append("it runs on CUDA devices, and torch sees none here")
     elif request.device == "cuda" and (capability := torch.cuda.get_device_capability()) < OLDEST_CAPABILITY:
         found.append(f"it needs compute capability {OLDEST_CAPABILITY[0]}.{OLDEST_CAPABILITY[1]}, this GPU has {capability[0]}.{capability[1]}")
     return found

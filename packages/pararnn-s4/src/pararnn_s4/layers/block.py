@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pararnn.errors import ConfigError
-from pararnn_s4.layers.layer import SSMLayer, Stepper
+from pararnn_s4.layers.layer import LayerStep, SSMLayer
 from pararnn_s4.layers.normalisation import Norm
 from pararnn_s4.modules.dropout import DropoutNd
 
@@ -51,7 +51,7 @@ class ResidualBlock(nn.Module):
         x = x + self.drop(branch)
         return (x if self.prenorm else self.norm(x, counts)), after
 
-    def step_with(self, step: Stepper, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def step_with(self, step: LayerStep, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """One sample `(batch, d_model)`, with the layer advanced by `step`."""
         if self.training and self.tie_dropout and not isinstance(self.drop, nn.Identity):
             raise ConfigError("step in training mode cannot draw a dropout mask that is one for a whole sequence; call eval() before decoding")

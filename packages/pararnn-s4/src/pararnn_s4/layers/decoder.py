@@ -33,7 +33,7 @@ class LayerDecoder:
         # The memo stands in for the state space, which the constants replace.
         self._layer: SSMLayer = copy.deepcopy(layer, {id(layer.ssm): None}).eval().requires_grad_(False)
 
-    def initial_state(self, batch: int) -> Tensor:
+    def init_state(self, batch: int) -> Tensor:
         """The state before the first sample, in the basis of this decoder."""
         return self.constants.initial_state(batch)
 
@@ -46,9 +46,10 @@ class LayerDecoder:
         return self.constants.leave(state)
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Output `(batch, d_output)` and the next state, from one sample `x` `(batch, d_model)` and the state before it."""
+    def step(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Output `(batch, d_output)` and the next state, from one sample `x` `(batch, d_model)` and the state before it (None: `init_state`)."""
         self._layer.check_sample(x)
+        state = self.init_state(x.shape[0]) if state is None else state
         return self._layer.step_with(self.constants.step, x, state)
 
 
@@ -60,9 +61,9 @@ class ModelDecoder:
         self._decoders = [layer.decoder(mode, rate=rate) for layer in layers]
         self._model: S4Model = copy.deepcopy(model, {id(layer): None for layer in layers}).eval().requires_grad_(False)
 
-    def initial_state(self, batch: int) -> ModelState:
+    def init_state(self, batch: int) -> ModelState:
         """The state before the first sample, in the bases of the layers' decoders."""
-        states = tuple(decoder.initial_state(batch) for decoder in self._decoders)
+        states = tuple(decoder.init_state(batch) for decoder in self._decoders)
         return ModelState(states, *self._model.nothing_seen(batch))
 
     def enter(self, state: ModelState) -> ModelState:
@@ -74,6 +75,6 @@ class ModelDecoder:
         return state._replace(layers=tuple(decoder.leave(part) for decoder, part in zip(self._decoders, state.layers, strict=True)))
 
     @torch.no_grad()
-    def step(self, x: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
-        """Outputs `(batch, d_output)` and the next state, from one sample `x` `(batch, d_input)` and the state before it."""
+    def step(self, x: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:
+        """Outputs `(batch, d_output)` and the next state, from one sample `x` `(batch, d_input)` and the state before it (None: `init_state`)."""
         return self._model.step_with([decoder.step for decoder in self._decoders], x, state)

@@ -16,7 +16,7 @@ from pararnn.errors import ConfigError
 from pararnn.scans.api import HALF
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.layers.checks import check_rate, check_sample, check_sequences, check_state
-from pararnn_s4.layers.lengths import mask, row_lengths
+from pararnn_s4.layers.lengths import Lengths, mask, row_lengths
 from pararnn_s4.layers.optimizer import mark, options_of
 from pararnn_s4.layers.options import LayerOptions
 from pararnn_s4.layers.over_time import over_time
@@ -27,7 +27,9 @@ from pararnn_s4.modules.linear_activation import LinearActivation
 if TYPE_CHECKING:
     from pararnn_s4.layers.decoder import LayerDecoder
 
+# Outputs and the next state, from inputs and the state before: of a state space, and of a layer, which starts at its first state where there is none.
 Stepper = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+LayerStep = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 class SSMLayer(nn.Module):
@@ -81,24 +83,24 @@ class SSMLayer(nn.Module):
 
     @overload
     def forward(
-        self, x: Tensor, state: Tensor | None = ..., *, lengths: Tensor | int | None = ..., rate: float = ..., return_state: Literal[False] = ...
+        self, x: Tensor, state: Tensor | None = ..., *, lengths: Lengths | None = ..., rate: float = ..., return_state: Literal[False] = ...
     ) -> Tensor: ...
 
     @overload
     def forward(
-        self, x: Tensor, state: Tensor | None = ..., *, lengths: Tensor | int | None = ..., rate: float = ..., return_state: Literal[True]
+        self, x: Tensor, state: Tensor | None = ..., *, lengths: Lengths | None = ..., rate: float = ..., return_state: Literal[True]
     ) -> tuple[Tensor, Tensor]: ...
 
     def forward(
-        self, x: Tensor, state: Tensor | None = None, *, lengths: Tensor | int | None = None, rate: float = 1.0, return_state: bool = False
+        self, x: Tensor, state: Tensor | None = None, *, lengths: Lengths | None = None, rate: float = 1.0, return_state: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Outputs of the shape of `x` (with `d_output` features), and with `return_state` the state after the last sample.
 
         Args:
             x: `(batch, length, d_model)`, or `(batch, d_model, length)` if the layer is `transposed`.
             state: the state before the first sample, from `init_state` or an earlier call; zero if left out.
-            lengths: samples of each row that count, an int or `(batch,)` ints; the rest is padding, whose values do not matter. Outputs at padding
-                carry no meaning. The state is that after each row's own last sample.
+            lengths: samples of each row that count: an int for all rows, or a list, tuple or tensor of one int a row; the rest is padding, whose
+                values do not matter. Outputs at padding carry no meaning. The state is that after each row's own last sample.
             rate: the time between samples over that of training: 2 for data sampled half as often. Exact: the state space is sampled anew.
             return_state: whether to return the state too.
 
@@ -128,8 +130,8 @@ class SSMLayer(nn.Module):
         # Contiguous features: activations and linears are several times faster, forward and backward, than over strided ones.
         return self._pointwise(y.flatten(2).contiguous(), x), after
 
-    def step(self, x: Tensor, state: Tensor, *, rate: float = 1.0, mode: str = "linear") -> tuple[Tensor, Tensor]:
-        """One sample: output `(batch, d_output)` and the next state, from `x` `(batch, d_model)` and the state before it.
+    def step(self, x: Tensor, state: Tensor | None = None, *, rate: float = 1.0, mode: str = "linear") -> tuple[Tensor, Tensor]:
+        """One sample: output `(batch, d_output)` and the next state, from `x` `(batch, d_model)` and the state before it (None: `init_state`).
 
         A pure function, differentiable in all of its inputs, and computed from the parameters as they are now. For many steps with fixed
         parameters `decoder()` is faster. Steps remember without limit: they follow `forward` also beyond `l_max` only where that is None.
@@ -142,6 +144,7 @@ class SSMLayer(nn.Module):
         """
         self.check_sample(x)
         check_rate(rate)
+        state = self.init_state(x.shape[0]) if state is None else state
         return self.step_with(lambda inner, before: self.ssm.step(inner, before, rate=rate, mode=mode), x, state)
 
     def step_with(self, stepper: Stepper, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,7 +163,11 @@ class SSMLayer(nn.Module):
         return self._pointwise(y.flatten(1), x), after
 
     def init_state(self, batch: int) -> Tensor:
-        """The state before the first sample, zeros `(batch, features, d_state / 2)`, complex (real `(batch, features, d_state)` for `is_real`)."""
+        """The state before the first sample, zeros `(batch, features, d_state / 2)`, complex (real `(batch, features, d_state)` for `is_real`).
+
+        Raises:
+            ConfigError: the layer is bidirectional.
+        """
         self.need_states("init_state")
         state: Tensor = self.ssm.initial_state(batch)
         return state

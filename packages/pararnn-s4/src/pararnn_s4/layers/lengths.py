@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
 import torch
 from torch import Tensor
 
 from pararnn.errors import DTypeError, InputError, ShapeError
 
+Lengths: TypeAlias = Tensor | Sequence[int] | int
 
-def row_lengths(lengths: Tensor | int | None, batch: int, length: int, device: torch.device) -> Tensor | None:
+
+def row_lengths(lengths: Lengths | None, batch: int, length: int, device: torch.device) -> Tensor | None:
     """The lengths of all rows as an int64 tensor `(batch,)` on `device`; None where every row is whole.
 
     Args:
-        lengths: one int for all rows, a tensor `(batch,)` or `(1,)` of ints, or None.
+        lengths: one int for all rows, a list, tuple or tensor `(batch,)` or `(1,)` of ints, or None.
         batch: rows of the input.
         length: samples of a row, padding included.
         device: where the mask will be needed.
@@ -29,8 +35,10 @@ def row_lengths(lengths: Tensor | int | None, batch: int, length: int, device: t
     if isinstance(lengths, int) and not isinstance(lengths, bool):
         _within(lengths, lengths, length)
         return None if lengths == length else torch.full((batch,), lengths, dtype=torch.int64, device=device)
+    if isinstance(lengths, list | tuple):
+        lengths = torch.tensor([_count(length) for length in lengths], dtype=torch.int64)
     if not isinstance(lengths, Tensor):
-        raise DTypeError(f"lengths must be an int or an integer tensor (batch,), got {type(lengths).__name__}; use torch.tensor(lengths)")
+        raise DTypeError(f"lengths must be an int, or a list, tuple or tensor of one int a row, got {type(lengths).__name__}")
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise DTypeError(f"lengths count samples, but their dtype is {lengths.dtype}; use lengths.long(), or mask.sum(-1) of a mask")
     if lengths.ndim > 1 or (lengths.ndim == 1 and lengths.shape[0] not in (1, batch)):
@@ -44,6 +52,16 @@ def row_lengths(lengths: Tensor | int | None, batch: int, length: int, device: t
 def mask(lengths: Tensor, length: int) -> Tensor:
     """`(batch, length)`, true at the samples that count."""
     return torch.arange(length, device=lengths.device) < lengths.unsqueeze(-1)
+
+
+def _count(length: Any) -> int:
+    """`length` as an int; numbers of numpy and scalar tensors are taken too."""
+    try:
+        if isinstance(length, bool):
+            raise TypeError("a bool")
+        return operator.index(length)
+    except TypeError as error:
+        raise DTypeError(f"lengths count samples, but one of them is {length!r}; pass ints, or the sum of a mask over time") from error
 
 
 def _within(smallest: int, largest: int, length: int) -> None:

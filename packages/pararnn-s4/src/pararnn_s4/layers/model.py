@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,12 +13,13 @@ from pararnn.errors import ConfigError, ShapeError
 from pararnn.scans.api import HALF
 from pararnn_s4.layers.block import ResidualBlock
 from pararnn_s4.layers.checks import check_rate, check_sample, check_sequences
-from pararnn_s4.layers.layer import SSMLayer, Stepper
-from pararnn_s4.layers.lengths import row_lengths
+from pararnn_s4.layers.layer import LayerStep, SSMLayer
+from pararnn_s4.layers.lengths import Lengths, row_lengths
 from pararnn_s4.layers.normalisation import Norm
 from pararnn_s4.layers.pooling import Pool, pool
 from pararnn_s4.layers.s4 import S4
 from pararnn_s4.layers.s4d import S4D
+from pararnn_s4.state_space.names import require_options
 
 if TYPE_CHECKING:
     from pararnn_s4.layers.decoder import ModelDecoder
@@ -40,7 +42,13 @@ class ModelState(NamedTuple):
 
 
 class S4Model(nn.Module):
-    """Encoder, residual blocks of a state-space layer, pooling, decoder.
+    """A linear `encoder`, residual blocks of a state-space layer, pooling, a linear `head`.
+
+    The defaults are those of the model that state-spaces gives as an example: 4 layers of 128 features, each followed by its norm, and a mean at the
+    end. The mean lets every sample reach the outputs by a short way, so that training starts before the layers remember anything; take `pool="last"`
+    where the end decides. A layer norm looks at one sample at a time, so that steps, chunks and padding change nothing, and needs no running
+    statistics. A norm after the sum keeps features at one scale, which suits few layers; deep stacks train more steadily with `prenorm=True`, which
+    leaves a path through all blocks that no norm interrupts.
 
     Args:
         d_input: features of a sample.
@@ -85,6 +93,8 @@ class S4Model(nn.Module):
                 raise ConfigError(f"{name} must be an int of at least 1, got {value!r}")
         if not 0 <= dropout < 1:
             raise ConfigError(f"dropout must lie in [0, 1), got {dropout}")
+        default_init = inspect.signature(LAYERS[layer]).parameters["init"].default
+        require_options(layer_options, layer_options.get("init", default_init), type(self), LAYERS[layer])
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.d_input = d_input
         self.pool: Pool = pool
@@ -96,13 +106,13 @@ class S4Model(nn.Module):
             for _ in range(n_layers)
         )
         self.norm = Norm(norm if prenorm else None, d_model, **place)
-        self.decoder = nn.Linear(d_model, d_output, **place)
+        self.head = nn.Linear(d_model, d_output, **place)
 
     def forward(
         self,
         x: Tensor,
         state: ModelState | None = None,
-        lengths: Tensor | int | None = None,
+        lengths: Lengths | None = None,
         rate: float = 1.0,
         return_state: bool = False,
     ) -> Any:
@@ -112,8 +122,9 @@ class S4Model(nn.Module):
             x: `(batch, length, d_input)`.
             state: what is known of the samples before, from `init_state` or an earlier call. Chunks that hand it on pool over all of them, so that
                 the outputs of the last chunk are those of the whole sequence.
-            lengths: samples of each row that count, an int or `(batch,)` ints; padding enters neither states nor pooling.
-            rate: how many of the steps it was trained at one sample stands for.
+            lengths: samples of each row that count: an int for all rows, or a list, tuple or tensor of one int a row; padding enters neither states
+                nor pooling.
+            rate: the time between samples over that of training: 2 for data sampled half as often. Exact: the state spaces are sampled anew.
             return_state: whether to return `(outputs, state)`.
 
         Raises:
@@ -132,33 +143,52 @@ class S4Model(nn.Module):
         summary, seen = self.nothing_seen(x.shape[0]) if state is None else (state.summary, state.seen)
         if self.pool is not None:
             features, summary, seen = pool(features, counts, self.pool, summary, seen)
-        output = self.decoder(features)
+        output = self.head(features)
         return (output, ModelState(tuple(afters), summary, seen)) if return_state else output
 
     def init_state(self, batch: int) -> ModelState:
-        """The state before the first sample."""
+        """The state before the first sample.
+
+        Raises:
+            ConfigError: the layers are bidirectional.
+        """
         return ModelState(tuple(block.layer.init_state(batch) for block in self.residual_blocks()), *self.nothing_seen(batch))
 
-    def step(self, x: Tensor, state: ModelState, *, rate: float = 1.0, mode: str = "linear") -> tuple[Tensor, ModelState]:
-        """One sample `(batch, d_input)`: outputs `(batch, d_output)`, pooled over the samples so far, and the next state; see `S4.step`."""
-        return self.step_with([_stepper(block.layer, rate, mode) for block in self.residual_blocks()], x, state)
+    def step(self, x: Tensor, state: ModelState | None = None, *, rate: float = 1.0, mode: str = "linear") -> tuple[Tensor, ModelState]:
+        """One sample `(batch, d_input)`: outputs `(batch, d_output)`, pooled over the samples so far, and the next state; see `S4.step`.
 
-    def step_with(self, steppers: Sequence[Stepper], x: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
-        """`step` with each layer advanced by its own of `steppers`."""
+        Args:
+            x: one sample a row.
+            state: what is known of the samples before, from `init_state` or an earlier call; nothing if left out.
+            rate: as in `forward`.
+            mode: the form of a step, see `S4.decoder`.
+        """
+        return self.step_with([_layer_step(block.layer, rate, mode) for block in self.residual_blocks()], x, state)
+
+    def step_with(self, steps: Sequence[LayerStep], x: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState]:
+        """`step` with each layer advanced by its own of `steps`."""
         check_sample(x, size=self.d_input, name="d_input", owner="S4Model", dtype=self.encoder.weight.dtype)
         features = self.encoder(x)
         afters: list[Any] = []
-        for block, step, before in zip(self.residual_blocks(), steppers, self._befores(state), strict=True):
+        for block, step, before in zip(self.residual_blocks(), steps, self._befores(state), strict=True):
             features, after = block.step_with(step, features, before)
             afters.append(after)
         features = self.norm.step(features)
-        summary, seen = state.summary, state.seen
+        summary, seen = self.nothing_seen(x.shape[0]) if state is None else (state.summary, state.seen)
         if self.pool is not None:
             features, summary, seen = pool(features.unsqueeze(1), None, self.pool, summary, seen)
-        return self.decoder(features), ModelState(tuple(afters), summary, seen)
+        return self.head(features), ModelState(tuple(afters), summary, seen)
 
-    def decoding(self, mode: str = "linear", *, rate: float = 1.0) -> ModelDecoder:
-        """The steps of this model as it is now, with the constants of its state spaces computed once; see `S4.step` for the modes."""
+    def decoder(self, mode: str = "linear", *, rate: float = 1.0) -> ModelDecoder:
+        """The steps of this model as it is now, with the constants of its state spaces computed once.
+
+        Args:
+            mode: the form of a step, see `S4.decoder`.
+            rate: as in `forward`.
+
+        Raises:
+            ConfigError: the layers are bidirectional, or `mode` cannot serve.
+        """
         from pararnn_s4.layers.decoder import ModelDecoder
 
         return ModelDecoder(self, mode=mode, rate=rate)
@@ -181,5 +211,5 @@ class S4Model(nn.Module):
         return state.layers
 
 
-def _stepper(layer: SSMLayer, rate: float, mode: str) -> Stepper:
+def _layer_step(layer: SSMLayer, rate: float, mode: str) -> LayerStep:
     return lambda x, state: layer.step(x, state, rate=rate, mode=mode)

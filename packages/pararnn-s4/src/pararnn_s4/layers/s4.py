@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pararnn_s4.layers.layer import SSMLayer
 from pararnn_s4.layers.options import Directions, LayerOptions, Method
-from pararnn_s4.state_space.dplr import DPLRSSM
+from pararnn_s4.state_space.dplr import DPLRSSM, Algorithm
+from pararnn_s4.state_space.names import require_options
 
 if TYPE_CHECKING:
     from pararnn_s4.cells.dplr import ParaS4
@@ -37,15 +38,17 @@ class S4(SSMLayer):
         rank: of the correction; `"legt"` needs 2.
         dt_min, dt_max: range of the initial time steps, in units of the sample distance; a memory of `length` samples wants `dt_min` about
             `1 / length`.
-        dt_tie, dt_transform, dt_fast, deterministic, real_transform, imag_transform, is_real: see `pararnn_s4.ssm`.
+        dt_tie, dt_transform, dt_fast, deterministic, real_transform, imag_transform, is_real: see `DPLRSSM`.
         n_ssm: distinct copies of A and B, which the features share in turn; it divides the features.
         lr, wd: learning rate and weight decay that the state-space parameters ask of `param_groups`.
-        algorithm: how the kernel is computed, `"powers"`, `"cauchy"` or `"auto"`.
-        backend: which backend of `s4/cauchy` computes it.
+        algorithm: how the kernel is computed: `"powers"` of the transition, which use no backend, `"cauchy"` products, or `"auto"`: powers, unless a
+            `backend` is named.
+        backend: which backend of `s4/cauchy` computes the Cauchy products; naming one means `algorithm="cauchy"`.
         init_args: further options of the initialisation, such as `real_scale`, `B_init`.
 
     Raises:
-        ConfigError: an option that cannot work.
+        ConfigError: an option that cannot work, or that nothing has a use for.
+        BackendError: nobody offers a backend of that name.
 
     Source: Gu, Goel, Re (2022), Efficiently modeling long sequences with structured state spaces. Gate and bottleneck: Mehta, Gupta, Cutkosky,
     Neyshabur (2022), Long range language modeling via gated state spaces.
@@ -86,12 +89,13 @@ class S4(SSMLayer):
         is_real: bool = False,
         lr: Any = None,
         wd: Any = 0.0,
-        algorithm: Literal["auto", "powers", "cauchy"] = "auto",
+        algorithm: Algorithm = "auto",
         backend: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **init_args: Any,
     ) -> None:
+        require_options(init_args, init, S4)
         options = LayerOptions(
             d_model=d_model,
             channels=channels,

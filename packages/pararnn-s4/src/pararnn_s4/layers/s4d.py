@@ -9,6 +9,7 @@ import torch
 from pararnn_s4.layers.layer import SSMLayer
 from pararnn_s4.layers.options import Directions, LayerOptions, Method
 from pararnn_s4.state_space.diagonal import DiagonalSSM
+from pararnn_s4.state_space.names import require_options
 
 if TYPE_CHECKING:
     from pararnn_s4.cells.diagonal import ParaS4D
@@ -20,15 +21,16 @@ class S4D(SSMLayer):
     Args:
         d_model: features of input and output.
         d_state: real size of each state space (`d_state / 2` complex pairs); even.
-        init: eigenvalues to start from, as `"diag-lin"`, `"diag-inv"`, `"diag-legs"`; see `pararnn_s4.ssm`.
+        init: eigenvalues to start from, as `"diag-lin"`, `"diag-inv"`, `"diag-legs"`; see `combination`.
         disc: `"zoh"` (exact for inputs held between samples) or `"bilinear"`.
-        backend: which backend of `s4/vandermonde` computes the kernel.
+        backend: which backend of `s4/vandermonde` computes the kernel, `"auto"` for the best that can.
         init_args: further options of the initialisation, such as `real_scale`, `B_init`.
 
     The other options are those of `S4`.
 
     Raises:
-        ConfigError: an option that cannot work.
+        ConfigError: an option that cannot work, or that nothing has a use for.
+        BackendError: nobody offers a backend of that name.
 
     Source: Gu, Gupta, Goel, Re (2022), On the parameterization and initialization of diagonal state space models.
     """
@@ -73,6 +75,7 @@ class S4D(SSMLayer):
         dtype: torch.dtype | None = None,
         **init_args: Any,
     ) -> None:
+        require_options(init_args, init, S4D)
         options = LayerOptions(
             d_model=d_model,
             channels=channels,

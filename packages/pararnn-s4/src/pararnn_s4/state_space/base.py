@@ -20,11 +20,12 @@ from pararnn.errors import ConfigError, DTypeError, ShapeError
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.initialisation.layer import init_ssm_dplr
 from pararnn_s4.initialisation.timescales import init_dt
-from pararnn_s4.layers.lengths import row_lengths
+from pararnn_s4.layers.lengths import Lengths, row_lengths
 from pararnn_s4.parameters.processing import process_dplr_params, process_ssm_params
 from pararnn_s4.parameters.registration import Setting, register_ssm_params
 from pararnn_s4.state_space.continuous import Continuous
 from pararnn_s4.state_space.decoder import Decoder
+from pararnn_s4.state_space.names import require_backend, require_options
 from pararnn_s4.state_space.precision import HALF, complex_of, double
 from pararnn_s4.state_space.system import Mode, SampledSystem
 
@@ -65,6 +66,8 @@ class StateSpace(nn.Module, ABC):
         init_args: dict[str, Any],
     ) -> None:
         super().__init__()
+        require_options(init_args, init, type(self))
+        require_backend(backend, "s4/cauchy" if rank else "s4/vandermonde")
         if min(d_model, d_state, channels) < 1:
             raise ConfigError(f"d_model, d_state and channels must be at least 1, got {d_model}, {d_state} and {channels}")
         dtype = dtype or torch.get_default_dtype()
@@ -143,7 +146,7 @@ class StateSpace(nn.Module, ABC):
         with full_precision(self.C):
             return self.sampled(rate).response(state, length)
 
-    def advance(self, u: Tensor, state: Tensor | None = None, *, rate: float = 1.0, lengths: Tensor | int | None = None) -> Tensor:
+    def advance(self, u: Tensor, state: Tensor | None = None, *, rate: float = 1.0, lengths: Lengths | None = None) -> Tensor:
         """The state after the last sample of `u` `(batch, d_model, length)`: with `lengths`, after the first `lengths[i]` of row `i`.
 
         Raises:

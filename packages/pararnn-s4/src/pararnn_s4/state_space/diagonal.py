@@ -34,6 +34,7 @@ class DiagonalSSM(StateSpace):
 
     Raises:
         ConfigError: values that cannot work.
+        BackendError: nobody offers a backend of that name.
 
     Source: Gu, Gupta, Goel, Ré, "On the parameterization and initialization of diagonal state space models", 2022.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -12,6 +12,8 @@ from pararnn_s4.parameters.registration import Setting
 from pararnn_s4.state_space.base import StateSpace
 from pararnn_s4.state_space.dplr_system import Method, SampledDPLR
 from pararnn_s4.state_space.stepping import LowRankStep
+
+Algorithm: TypeAlias = Method | Literal["auto"]
 
 
 class DPLRSSM(StateSpace):
@@ -26,17 +28,19 @@ class DPLRSSM(StateSpace):
         n_ssm: how many `A` and `B` there are; feature `h` uses number `h % n_ssm`. None: one a feature.
         init: how `A` and `B` start; a name or a list, see `combination`, which takes `init_args`.
         rank: columns of `P`; `legt` needs 2.
-        method: how kernels are computed: `powers` of the transition, or values on the unit circle by `cauchy` products. `auto` is `powers`:
-            as fast up to a length of 4096, faster beyond, more accurate in single precision, and without poles to stay away from.
+        method: how kernels are computed: `powers` of the transition, or values on the unit circle by `cauchy` products. `auto` is `powers`,
+            which use no backend, unless one is named: as fast up to a length of 4096, faster beyond, more accurate in single precision, and
+            without poles to stay away from.
         dt_min, dt_max, dt_tie, dt_transform, deterministic: how the time steps start, see `init_dt`.
         dt_fast: store the hyperbolic arcsine of the time steps' parameters.
         real_transform, imag_transform: how the parts of the diagonal are stored, see `param_transform`.
         is_real: keep real eigenvalues and a real `P` only; the state has `d_state` real numbers.
         lr, wd: what is left on the parameters for `param_groups`, see `register_ssm_params`.
-        backend: which backend computes the Cauchy products, for `method="cauchy"`.
+        backend: which backend computes the Cauchy products; naming one means `method="cauchy"`. States and responses are always made of powers.
 
     Raises:
-        ConfigError: values that cannot work.
+        ConfigError: values that cannot work, among them a named `backend` for `method="powers"`.
+        BackendError: nobody offers a backend of that name.
 
     Source: Gu, Goel, Ré, "Efficiently modeling long sequences with structured state spaces", 2022.
     """
@@ -50,7 +54,7 @@ class DPLRSSM(StateSpace):
         n_ssm: int | None = None,
         init: str | Sequence[str] = "legs",
         rank: int = 1,
-        method: Method = "auto",
+        method: Algorithm = "auto",
         dt_min: float = 0.001,
         dt_max: float = 0.1,
         dt_tie: bool = True,
@@ -68,7 +72,13 @@ class DPLRSSM(StateSpace):
         **init_args: Any,
     ) -> None:
         if method not in ("auto", "powers", "cauchy"):
-            raise ConfigError(f"method={method!r} computes no kernels; choose 'auto', 'powers' or 'cauchy'", method=method)
+            raise ConfigError(f"kernels are computed by 'powers', 'cauchy' or 'auto', not by {method!r}; choose one of these", method=method)
+        if method == "powers" and backend != "auto":
+            raise ConfigError(
+                f"powers of the transition are plain matrix products, so that backend={backend!r} would do nothing; "
+                "choose 'cauchy' or 'auto' instead of 'powers', or leave the backend at 'auto'",
+                backend=backend,
+            )
         if rank < 1:
             raise ConfigError(f"rank={rank} must be at least 1; without a low-rank part the model is a DiagonalSSM", rank=rank)
         super().__init__(
@@ -94,7 +104,7 @@ class DPLRSSM(StateSpace):
             dtype=dtype,
             init_args=init_args,
         )
-        self.method: Method = method
+        self.method: Method = ("powers" if backend == "auto" else "cauchy") if method == "auto" else method
 
     def sampled(self, rate: float = 1.0) -> SampledDPLR:
         """The model sampled every `rate * dt` seconds; use it where several questions are asked at once."""

@@ -17,7 +17,7 @@ from pararnn_s4.state_space.real_form import columns, dense_transition, halves, 
 from pararnn_s4.state_space.stepping import LowRankStep, low_rank_step
 from pararnn_s4.state_space.system import Mode, latest_first
 
-Method: TypeAlias = Literal["auto", "powers", "cauchy"]
+Method: TypeAlias = Literal["powers", "cauchy"]
 
 # A step in eigenvectors has errors of about their condition number in units of rounding (LegS, size 16, double precision: 2e-5 allowed for,
 # 3e-6 found; size 16 in single precision: 2e-2 found).

@@ -1,4 +1,5 @@
-// The CUDA kernels as functions of tensors with their derivatives, in the normal form of pararnn_s4.kernels.arrange.
+// The CUDA kernels as functions of tensors with their derivatives, in the normal form of pararnn_s4.kernels.arrange; an axis of groups that
+// has one entry may be left out, which spares autograd two views.
 //
 // First derivatives are kernels; a second derivative (create_graph=True) goes through the definition in plain torch operations.
 
@@ -18,6 +19,15 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 namespace autograd = torch::autograd;
 
+int64_t groups_of(const Tensor& numerators) { return numerators.dim() == 3 ? numerators.size(0) : 1; }
+
+// The sizes of `like` with another last one.
+std::vector<int64_t> with_last(const Tensor& like, int64_t last) {
+  auto sizes = like.sizes().vec();
+  sizes.back() = last;
+  return sizes;
+}
+
 // A tensor that kernels can read: dense, and without a pending conjugation.
 Tensor plain(const Tensor& tensor) { return tensor.detach().resolve_conj().resolve_neg().contiguous(); }
 
@@ -34,10 +44,10 @@ Tensor products(const Tensor& v_given, const Tensor& x_given, int64_t length, bo
   const c10::cuda::CUDAGuard guard(v_given.device());
   const Tensor v = plain(v_given), x = plain(x_given);
   const auto kind = symmetric ? c10::toRealValueType(v.scalar_type()) : v.scalar_type();
-  Tensor out = torch::empty({v.size(0), v.size(1), length}, v.options().dtype(kind));
+  Tensor out = torch::empty(with_last(v, length), v.options().dtype(kind));
   const auto launch = [&](auto zero) {
     using T = decltype(zero);
-    vandermonde_products<T>(data<T>(v), data<T>(x), data<T>(out), v.size(0), v.size(1), v.size(2), length, symmetric, stream_of(v));
+    vandermonde_products<T>(data<T>(v), data<T>(x), data<T>(out), groups_of(v), v.size(-2), v.size(-1), length, symmetric, stream_of(v));
   };
   single(v) ? launch(0.0f) : launch(0.0);
   return out;
@@ -48,13 +58,15 @@ std::pair<Tensor, Tensor> sums(const Tensor& u_given, const Tensor& x_given, con
   const c10::cuda::CUDAGuard guard(u_given.device());
   const Tensor u = plain(u_given), x = plain(x_given);
   const Tensor v = v_given.defined() ? plain(v_given) : Tensor();
-  const int64_t groups = u.size(0), copies = u.size(1), length = u.size(2), state = x.size(1);
-  const int64_t parts = vandermonde_parts(groups * copies, state, length);
-  const auto fresh = [&](bool wanted) { return wanted ? torch::empty({parts, groups, copies, state}, x.options()) : Tensor(); };
+  const int64_t copies = u.size(-2), rows = groups_of(u) * copies, length = u.size(-1), state = x.size(1);
+  const int64_t parts = vandermonde_parts(rows, state, length);
+  auto sizes = with_last(u, state);
+  sizes.insert(sizes.begin(), parts);
+  const auto fresh = [&](bool wanted) { return wanted ? torch::empty(sizes, x.options()) : Tensor(); };
   const Tensor first = fresh(wants_plain), moment = fresh(v.defined());
   const auto launch = [&](auto zero) {
     using T = decltype(zero);
-    vandermonde_sums<T>(data<T>(u), data<T>(x), data<T>(v), data<T>(first), data<T>(moment), groups * copies, copies, state, length, parts,
+    vandermonde_sums<T>(data<T>(u), data<T>(x), data<T>(v), data<T>(first), data<T>(moment), rows, copies, state, length, parts,
                         u.is_complex(), conjugate, factor, stream_of(u));
   };
   single(x) ? launch(0.0f) : launch(0.0);
@@ -62,7 +74,10 @@ std::pair<Tensor, Tensor> sums(const Tensor& u_given, const Tensor& x_given, con
   return {joined(first), joined(moment)};
 }
 
-Tensor over_groups(const Tensor& tensor) { return !tensor.defined() ? tensor : tensor.size(0) == 1 ? tensor[0] : tensor.sum(0); }
+Tensor over_groups(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.dim() == 2) return tensor;
+  return tensor.size(0) == 1 ? tensor[0] : tensor.sum(0);
+}
 
 // Gradients of `definition` at `inputs`, which can be differentiated again; undefined where an input wants none.
 variable_list twice(const std::function<Tensor(const variable_list&)>& definition, const variable_list& inputs, const Tensor& cotangent) {
@@ -94,7 +109,7 @@ struct Vandermonde : autograd::Function<Vandermonde> {
     const int64_t length = context->saved_data["length"].toInt();
     if (torch::GradMode::is_enabled()) {
       const auto definition = [&](const variable_list& in) {
-        const Tensor sum = torch::einsum("ghn,hnl->ghl", {in[0], powers(in[1], length)});
+        const Tensor sum = torch::einsum("...hn,hnl->...hl", {in[0], powers(in[1], length)});
         return symmetric ? 2 * torch::real(sum) : sum;
       };
       auto found = twice(definition, {saved[0], saved[1]}, cotangents[0]);
@@ -118,14 +133,14 @@ struct Transpose : autograd::Function<Transpose> {
     const Tensor &u = saved[0], &x = saved[1], &cotangent = cotangents[0];
     if (torch::GradMode::is_enabled()) {
       const auto definition = [](const variable_list& in) {
-        return torch::einsum("ghl,hnl->ghn", {in[0].to(in[1].scalar_type()), powers(in[1], in[0].size(2))});
+        return torch::einsum("...hl,hnl->...hn", {in[0].to(in[1].scalar_type()), powers(in[1], in[0].size(-1))});
       };
       return twice(definition, {u, x}, cotangent);
     }
     Tensor by_u, by_x;
     if (context->needs_input_grad(0)) {
       // The conjugate of sum_n conj(cotangent_n) exp(x_n l); half of the symmetric form where u is real.
-      by_u = products(cotangent.conj(), x, u.size(2), !u.is_complex());
+      by_u = products(cotangent.conj(), x, u.size(-1), !u.is_complex());
       by_u = u.is_complex() ? by_u.conj() : 0.5 * by_u;
     }
     if (context->needs_input_grad(1)) by_x = over_groups(sums(u, x, cotangent.conj(), false, false, 1.0).second);
@@ -138,10 +153,10 @@ int64_t node_stride(const Tensor& z) { return z.size(0) == 1 ? 0 : z.size(1); }
 Tensor cauchy_of(const Tensor& v_given, const Tensor& z_given, const Tensor& w_given, bool symmetric) {
   const c10::cuda::CUDAGuard guard(v_given.device());
   const Tensor v = plain(v_given), z = plain(z_given), w = plain(w_given);
-  Tensor out = torch::empty({v.size(0), v.size(1), z.size(1)}, v.options());
+  Tensor out = torch::empty(with_last(v, z.size(1)), v.options());
   const auto launch = [&](auto zero) {
     using T = decltype(zero);
-    cauchy_products<T>(data<T>(v), data<T>(z), data<T>(w), data<T>(out), v.size(0), v.size(1), v.size(2), z.size(1), node_stride(z), symmetric,
+    cauchy_products<T>(data<T>(v), data<T>(z), data<T>(w), data<T>(out), groups_of(v), v.size(-2), v.size(-1), z.size(1), node_stride(z), symmetric,
                        stream_of(v));
   };
   single(v) ? launch(0.0f) : launch(0.0);
@@ -169,11 +184,13 @@ struct Cauchy : autograd::Function<Cauchy> {
     }
     const Tensor v = plain(saved[0]), z = plain(saved[1]), w = plain(saved[2]), g = plain(cotangents[0]);
     const c10::cuda::CUDAGuard guard(v.device());
-    const int64_t groups = v.size(0), copies = v.size(1), state = v.size(2), length = z.size(1);
+    const int64_t groups = groups_of(v), copies = v.size(-2), state = v.size(-1), length = z.size(1);
     Tensor by_v, by_z, by_w;
     if (context->needs_input_grad(0) || context->needs_input_grad(2)) {
       const int64_t parts = cauchy_parts(groups * copies, state, length);
-      by_v = torch::empty({parts, groups, copies, state}, v.options());
+      auto sizes = v.sizes().vec();
+      sizes.insert(sizes.begin(), parts);
+      by_v = torch::empty(sizes, v.options());
       by_w = torch::empty_like(by_v);
       const auto launch = [&](auto zero) {
         using T = decltype(zero);
@@ -182,7 +199,7 @@ struct Cauchy : autograd::Function<Cauchy> {
       };
       single(v) ? launch(0.0f) : launch(0.0);
       by_v = parts == 1 ? by_v[0] : by_v.sum(0);
-      by_w = parts == 1 ? over_groups(by_w[0]) : by_w.sum(at::IntArrayRef{0, 1});
+      by_w = over_groups(parts == 1 ? by_w[0] : by_w.sum(0));
     }
     if (context->needs_input_grad(1)) {
       by_z = torch::empty({copies, length}, v.options());
