@@ -2,7 +2,8 @@
 
     python docs/benchmarks/gpu_s4.py [--backends triton cuda blocked naive] [--peer FOLDER] [--json FILE]
 
-Single precision; H copies, N half state, L steps or nodes. Medians over repeated runs with a cleared cache (`triton.testing.do_bench`). FOLDER is
+Single precision; H copies, N half state, L steps or nodes. Medians of three rounds, in each of which every contestant runs in turn and gives the
+median of repeated runs with a cleared cache (`triton.testing.do_bench`); short runs are bound by the host, whose speed varies. FOLDER is
 `csrc/s4` of an unpacked lrnnx (1.0.0.post1); its extension is built on first use, with an include that newer versions of torch lack
 replaced. Peak memory is that of forward and backward beyond the inputs, and its ratio to inputs, outputs and gradients.
 """
@@ -16,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 
 import torch
@@ -26,7 +28,8 @@ import pararnn_s4
 from pararnn.errors import ParaRNNError
 
 SHAPES = [(256, 32, 1024), (256, 32, 4096), (256, 32, 16384), (512, 32, 65536)]
-BACKENDS = ("auto", "triton", "cuda", "blocked", "compiled", "naive")
+BACKENDS = ("auto", "triton", "cuda", "blocked", "naive")
+ROUNDS = 3
 
 
 class _Peer(torch.autograd.Function):
@@ -89,7 +92,7 @@ def call(op: str, tensors: dict[str, Tensor], length: int, backend: str) -> Tens
 def measure(run: Callable[[dict[str, Tensor]], Tensor], op: str, tensors: dict[str, Tensor], length: int) -> dict[str, float]:
     names = ("v", "x") if op == "vandermonde" else ("v", "w")
     row = {"error": error_of(run, op, tensors, length)}
-    row["forward_us"] = do_bench(lambda: run(tensors), warmup=50, rep=200, return_mode="median") * 1e3
+    row["forward_us"] = do_bench(lambda: run(tensors), warmup=20, rep=100, return_mode="median") * 1e3
     leaves = tensors | {name: tensors[name].clone().requires_grad_() for name in names}
     output = run(leaves)
     cotangent = torch.randn_like(output)
@@ -102,7 +105,7 @@ def measure(run: Callable[[dict[str, Tensor]], Tensor], op: str, tensors: dict[s
         run(leaves).backward(cotangent)
 
     both()
-    row["both_us"] = do_bench(both, warmup=50, rep=200, return_mode="median") * 1e3
+    row["both_us"] = do_bench(both, warmup=20, rep=100, return_mode="median") * 1e3
     for name in names:
         leaves[name].grad = None
     torch.cuda.synchronize()
@@ -116,6 +119,25 @@ def measure(run: Callable[[dict[str, Tensor]], Tensor], op: str, tensors: dict[s
     return row | {"peak_mib": extra / 2**20, "peak_ratio": (extra + held) / needed}
 
 
+def rounds_of(
+    runs: dict[str, Callable[[dict[str, Tensor]], Tensor]], op: str, tensors: dict[str, Tensor], length: int
+) -> dict[str, dict[str, object]]:
+    """The medians of all rounds for each contestant, with every round's figures; or why it failed."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
+    failed: dict[str, str] = {}
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            if name in failed:
+                continue
+            try:
+                found[name].append(measure(run, op, tensors, length))
+            except (ParaRNNError, torch.OutOfMemoryError) as failure:
+                failed[name] = str(failure).partition("\n")[0]
+            torch.cuda.empty_cache()
+    medians = {name: {key: median(row[key] for row in rows) for key in rows[0]} | {"rounds": rows} for name, rows in found.items() if rows}
+    return {name: medians[name] if name not in failed else {"failed": failed[name]} for name in runs}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", nargs="*", default=list(BACKENDS))
@@ -123,6 +145,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     peer = build_peer(arguments.peer) if arguments.peer else None
+    if "cuda" in arguments.backends:
+        pararnn_s4.build_cuda_kernels()
     rows = []
     for op in ("vandermonde", "cauchy"):
         for copies, state, length in SHAPES:
@@ -134,15 +158,9 @@ def main() -> None:
                 runs["lrnnx CUDA"] = lambda t: _Peer.apply(peer.cauchy_mult_sym_fwd, peer.cauchy_mult_sym_bwd, t["v"], t["z"], t["w"])
             for backend in arguments.backends:
                 runs[backend] = lambda t, op=op, n=length, backend=backend: call(op, t, n, backend)
-            for name, run in runs.items():
-                row = {"op": op, "shape": (copies, state, length), "name": name}
-                try:
-                    row |= measure(run, op, tensors, length)
-                except (ParaRNNError, torch.OutOfMemoryError) as failure:
-                    row["failed"] = str(failure).partition("\n")[0]
-                torch.cuda.empty_cache()
-                rows.append(row)
-                print(row, flush=True)
+            for name, rounds in rounds_of(runs, op, tensors, length).items():
+                rows.append({"op": op, "shape": (copies, state, length), "name": name} | rounds)
+                print(rows[-1], flush=True)
     if arguments.json:
         facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
         arguments.json.write_text(json.dumps(facts, indent=2))
