@@ -1,5 +1,8 @@
 """What only the compiled backend can get wrong: threads, blocks of channels, memory layouts, and being entered from several places at once."""
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -116,3 +119,32 @@ def test_an_expanded_initial_state_equals_a_full_one(recurrence):
     start = case.initial[:1, :1].expand(3, 6)
     expected = scan(case.transition, case.bias, start.contiguous(), backend="numba")
     assert torch.equal(scan(case.transition, case.bias, start, backend="numba"), expected)
+
+
+FORK = """
+import os
+import torch
+from pararnn.scans import numba_backend, scan
+from pararnn.structures.diagonal import Diagonal
+
+numba_backend.WORTH_THREADS = 1
+torch.set_num_threads(2)
+maps, terms = Diagonal(torch.full((4, 8, 3), 0.5)), torch.ones(4, 8, 3)
+expected = scan(maps, terms, backend="numba")
+child = os.fork()
+if child == 0:
+    torch.set_num_threads(2)
+    os._exit(0 if torch.equal(scan(maps, terms, backend="numba"), expected) else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_scans_with_threads_of_its_own():
+    # In a session of its own, so that a child that waits for ever ends with its parent.
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", FORK], start_new_session=True) as process:
+        try:
+            assert process.wait(timeout=60) == 0
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)

@@ -54,6 +54,7 @@ HOMES = {
     "vandermonde": "kernels.api",
     "vandermonde_transpose": "kernels.api",
 }
+__all__ = [*HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -62,3 +63,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
     return value
+
+
+def __dir__() -> list[str]:
+    """The names of this package, those not yet loaded included."""
+    return sorted({*globals(), *HOMES})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
 from pararnn.errors import ConfigError, DTypeError
 
@@ -15,6 +16,11 @@ from pararnn.errors import ConfigError, DTypeError
 def place(tensor: Tensor, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
     """`tensor` in the real or complex form of `dtype`, on `device` (None: torch's default device)."""
     return tensor.to(dtype=dtype.to_complex() if tensor.is_complex() else dtype, device=torch.get_default_device() if device is None else device)
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether there are numbers in `tensor` to check: a tensor on the meta device, or a fake one that a tracer works with, has none."""
+    return not (tensor.is_meta or is_fake(tensor))
 
 
 def require_precision(dtype: torch.dtype) -> None:

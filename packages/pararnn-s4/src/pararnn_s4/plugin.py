@@ -24,6 +24,8 @@ BACKENDS = (
     ("triton", "triton_cauchy", 30, ("cauchy",), "one launch on a GPU, no array of state by length"),
     ("cuda", "cuda_backend", 40, tuple(OPS), "CUDA C++, compiled here when it is first named"),
 )
+# Where a backend is asked for its reasons, if its own module cannot be imported without what it needs.
+ASKED = {"triton": "triton_support"}
 
 
 @hookimpl
@@ -52,7 +54,7 @@ def pararnn_register_backends() -> list[BackendSpec]:
             name=name,
             op=f"s4/{op}",
             target=f"{KERNELS}.{module}:{op}",
-            reasons=f"{KERNELS}.{module}:reasons",
+            reasons=f"{KERNELS}.{ASKED.get(name, module)}:reasons",
             probe=f"{KERNELS}.{module}:probe",
             priority=priority,
             summary=summary,

@@ -1,5 +1,8 @@
 """The kernels written in Triton and CUDA against the definition; Triton's also on the CPU where TRITON_INTERPRET is set."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -234,6 +237,20 @@ def test_once_built_the_cuda_kernels_are_what_auto_takes():
     cuda_backend.build_cuda_kernels()
     request = Request.of("s4/cauchy", device="cuda", dtype="complex64", groups=1, copies=4, state=8, length=64, options={"named": False})
     assert select(request).backend.name == "cuda"
+
+
+def test_without_triton_the_reasons_say_what_to_install():
+    program = (
+        "import importlib.util, sys; sys.modules['triton'] = None\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'triton' else find(name, *rest)\n"
+        "from pararnn.selection import Request, consider\nfrom pararnn.registry import installed\n"
+        "for op in ('cauchy', 'vandermonde', 'vandermonde_transpose'):\n"
+        "    request = Request.of(f's4/{op}', dtype='complex64')\n"
+        "    print(*(one.reasons[0] for one in consider(installed().backends(request.op), request) if one.label == 'triton'))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["triton is not installed; pip install 'pararnn-s4[triton]'"] * 3
 
 
 def test_without_a_gpu_the_cuda_kernels_say_so():

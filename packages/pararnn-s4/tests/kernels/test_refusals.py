@@ -26,6 +26,12 @@ def test_a_length_below_one_is_refused(length):
         vandermonde(V, V, length)
 
 
+@pytest.mark.parametrize("length", [5.0, "5", None], ids=repr)
+def test_a_length_that_is_no_whole_number_is_refused(length):
+    with pytest.raises(ShapeError, match=f"L={length!r} is no whole number"):
+        vandermonde(V, V, length)
+
+
 def test_a_length_that_is_not_that_of_u_is_refused():
     with pytest.raises(ShapeError, match="u has length 5 but L=4"):
         vandermonde_transpose(U, V, V, 4)

@@ -49,6 +49,29 @@ def test_states_lengths_and_rates_are_traced_too(make, family, sequences, random
         close(one, other)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("s4d", {}), ("s4d", {"method": "scan"}), ("s4d-bilinear", {"bidirectional": True, "l_max": 4}), ("s4", {}), ("s4-cauchy", {})],
+    ids=str,
+)
+def test_lengths_and_rates_may_vary_between_calls(make, kind, options, sequences, close):
+    layer = make(kind, **options)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    for length in (5, 9, 16):
+        close(compiled(sequences(length)), layer(sequences(length)))
+    for rate in (2.0, 0.5):
+        close(compiled(sequences(9), rate=rate), layer(sequences(9), rate=rate))
+
+
+def test_batches_and_states_may_vary_between_calls(make, family, sequences, random_state, close):
+    layer = make(family)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    for batch in (2, 3):
+        x, state = sequences(9, batch), random_state(layer, batch)
+        for one, other in zip(compiled(x, state, return_state=True), layer(x, state, return_state=True), strict=True):
+            close(one, other)
+
+
 def test_a_step_is_one_graph(make, family, sequences, random_state, close):
     layer, x = make(family), sequences()[:, 0]
     state = random_state(layer)

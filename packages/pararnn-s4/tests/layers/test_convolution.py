@@ -69,6 +69,15 @@ def test_first_and_second_derivatives_agree_with_differences(two_sided):
     assert torch.autograd.gradgradcheck(convolve, tensors)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 5), (2, 3, 0)], ids=str)
+def test_kernels_have_gradients_of_zero_where_there_is_nothing_to_convolve(shape):
+    x, forward, backward = (random(*size).requires_grad_() for size in (shape, (4, 3, 2), (4, 3, 2)))
+    convolve(x, forward, backward).sum().backward()
+    assert x.grad.shape == shape
+    for kernel in (forward, backward):
+        torch.testing.assert_close(kernel.grad, torch.zeros_like(kernel), rtol=0, atol=0)
+
+
 def test_a_sequence_without_samples_has_no_outputs():
     assert convolve(torch.zeros(2, 3, 0), torch.zeros(4, 3, 5)).shape == (2, 4, 3, 0)
 

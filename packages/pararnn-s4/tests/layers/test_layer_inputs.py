@@ -1,8 +1,10 @@
 """Padding, cut kernels, and inputs that cannot be meant."""
 
+import numpy
 import pytest
 import torch
 
+from pararnn import ParaRNN
 from pararnn.errors import BackendError, ConfigError, DTypeError, InputError, ShapeError
 from pararnn_s4 import S4, S4D
 
@@ -106,20 +108,21 @@ def test_a_bidirectional_layer_has_no_states(make, family, sequences):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "error", "message"),
     [
-        (lambda state: state[:2], r"\(3, 8, 4\) torch\.complex128.*conjugate pair.*got \(2, 8, 4\).*init_state"),
-        (lambda state: torch.cat((state, state), -1), r"got \(3, 8, 8\)"),
-        (lambda state: state.real, r"got \(3, 8, 4\) torch\.float64"),
-        (lambda state: state.to(torch.complex64), r"complex64"),
-        (lambda state: (state,), "got tuple"),
+        (lambda state: state[:2], ShapeError, r"\(3, 8, 4\) torch\.complex128.*conjugate pair.*got \(2, 8, 4\).*init_state"),
+        (lambda state: torch.cat((state, state), -1), ShapeError, r"got \(3, 8, 8\)"),
+        (lambda state: state.real, DTypeError, r"got \(3, 8, 4\) torch\.float64"),
+        (lambda state: state.to(torch.complex64), DTypeError, r"complex64"),
+        (lambda state: (state,), ShapeError, "got tuple"),
     ],
     ids=["batch", "both of each pair", "real", "single precision", "tuple"],
 )
-def test_states_of_another_form_are_named(make, family, sequences, change, message):
+def test_states_of_another_form_are_named(make, family, sequences, change, error, message):
     layer = make(family)
-    with pytest.raises(ShapeError, match=message):
-        layer(sequences(), change(layer.init_state(3)))
+    for call in (layer, lambda x, state: layer.step(x[:, 0], state)):
+        with pytest.raises(error, match=message):
+            call(sequences(), change(layer.init_state(3)))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ def test_a_step_takes_one_sample(make):
         layer.step(torch.zeros(3, 19, 8, dtype=torch.float64), layer.init_state(3))
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "1", None])
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "1", None, [1.0, 2.0], torch.ones(2), torch.ones((), requires_grad=True)])
 def test_rates_that_mean_nothing_are_refused(make, sequences, rate):
     layer = make("s4d")
     with pytest.raises(ConfigError, match="rate must be a positive number"):
@@ -161,6 +164,12 @@ def test_rates_that_mean_nothing_are_refused(make, sequences, rate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"d_state": 8.0}, r"d_state must be an int of at least 1, got 8\.0"),
+        ({"d_state": "8"}, "d_state must be an int of at least 1, got '8'"),
+        ({"n_ssm": 2.0}, r"n_ssm must be an int of at least 1 or None, got 2\.0"),
+        ({"channels": 2.0}, "channels"),
+        ({"dropout": "a"}, r"dropout must lie in \[0, 1\), got 'a'"),
+        ({"drop_kernel": None}, r"drop_kernel must lie in \[0, 1\), got None"),
         ({"gate": 0}, "gate must be an int of at least 1 or None, got 0"),
         ({"channels": 0}, "channels"),
         ({"channels": True}, "channels"),
@@ -185,7 +194,50 @@ def test_rates_that_mean_nothing_are_refused(make, sequences, rate):
 def test_options_that_cannot_work_are_refused(options, message):
     for layer in (S4, S4D):
         with pytest.raises(ConfigError, match=message):
-            layer(8, 8, **options)
+            layer(**{"d_model": 8, "d_state": 8, **options})
+
+
+@pytest.mark.parametrize("layer", [S4, S4D])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.cfloat, torch.bool], ids=str)
+def test_dtypes_that_parameters_cannot_have_are_refused(layer, dtype):
+    with pytest.raises(DTypeError, match=rf"parameters cannot be {dtype}; choose one of .*torch\.float32"):
+        layer(8, 8, dtype=dtype)
+
+
+def test_whole_numbers_may_come_from_elsewhere(family, make, sequences, close):
+    layer, x = make(family, n_ssm=2, channels=2, gate=1), sequences()
+    other = make(family, d_model=numpy.int64(8), d_state=torch.tensor(8), n_ssm=numpy.int32(2), channels=numpy.int64(2), gate=torch.tensor(1))
+    close(other(x), layer(x), atol=0)
+    for rate, lengths in ((numpy.float64(2), numpy.int64(7)), (torch.tensor(2.0), torch.tensor(7)), (numpy.int32(2), [numpy.int8(7)] * 3)):
+        close(layer(x, rate=rate, lengths=lengths)[:, :7], layer(x, rate=2.0, lengths=7)[:, :7], atol=0)
+        close(layer.step(x[:, 0], rate=rate)[0], layer.step(x[:, 0], rate=2.0)[0], atol=0)
+        close(layer.decoder(rate=rate).step(x[:, 0])[0], layer.step(x[:, 0], rate=2.0)[0])
+
+
+def test_ints_are_not_what_a_layer_could_be_converted_to(make):
+    with pytest.raises(DTypeError, match=r"x is torch\.int64, but S4D holds torch\.float64; convert it: x\.to\(torch\.float64\)$"):
+        make("s4d")(torch.zeros(3, 19, 8, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("mode", ["linear", "dense", "diagonal"])
+def test_states_that_a_decoder_cannot_step_are_named(make, family, sequences, mode):
+    layer, x = make(family, dtype=torch.float32, d_state=4), sequences(dtype=torch.float32)[:, 0]
+    decoder = layer.decoder(mode)
+    state = decoder.init_state(3)
+    for wrong, error in (
+        (state.to(torch.complex128 if state.is_complex() else torch.float64), DTypeError),
+        (state[:1], ShapeError),
+        ((state,), ShapeError),
+    ):
+        with pytest.raises(error, match=r"the state in the basis of this decoder, as enter\(state\) gives it, must be \(3, 8, "):
+            decoder.step(x, wrong)
+
+
+def test_a_cell_remembers_beyond_the_cut_of_the_kernel(make, family, sequences, close):
+    cut, whole = (make(family, l_max=l_max, activation=None, final_act=None) for l_max in (6, None))
+    x = sequences()
+    close(ParaRNN(cut.cell())(x), whole(x))
+    assert not torch.allclose(cut(x), whole(x))
 
 
 def test_an_option_that_a_kind_of_the_mixture_takes_is_taken():

@@ -1,10 +1,11 @@
 """Lengths in all forms that users give them."""
 
+import numpy
 import pytest
 import torch
 
 from pararnn.errors import DTypeError, InputError, ShapeError
-from pararnn_s4.layers.lengths import mask, row_lengths
+from pararnn_s4.layers.lengths import Checked, mask, row_lengths
 
 CPU = torch.device("cpu")
 
@@ -13,6 +14,9 @@ CPU = torch.device("cpu")
     ("given", "expected"),
     [
         (3, [3, 3]),
+        (numpy.int64(3), [3, 3]),
+        (numpy.array(3), [3, 3]),
+        (Checked(torch.tensor([1, 4])), [1, 4]),
         (torch.tensor([1, 4]), [1, 4]),
         (torch.tensor([2]), [2, 2]),
         (torch.tensor(2), [2, 2]),
@@ -22,7 +26,20 @@ CPU = torch.device("cpu")
         ([torch.tensor(3), 1], [3, 1]),
         ([2], [2, 2]),
     ],
-    ids=["int", "tensor", "one for all", "scalar", "int16", "list", "tuple", "list with a scalar", "list of one"],
+    ids=[
+        "int",
+        "int of numpy",
+        "scalar of numpy",
+        "checked before",
+        "tensor",
+        "one for all",
+        "scalar",
+        "int16",
+        "list",
+        "tuple",
+        "list with a scalar",
+        "list of one",
+    ],
 )
 def test_every_form_becomes_one_length_a_row(given, expected):
     counts = row_lengths(given, 2, 4, CPU)
@@ -53,6 +70,7 @@ def test_the_mask_is_true_where_samples_count():
         ((1, 9), InputError, "from 1 to 9"),
         ("14", DTypeError, "list, tuple or tensor of one int a row, got str"),
         (True, DTypeError, "bool"),
+        (2.0, DTypeError, "list, tuple or tensor of one int a row, got float"),
         (torch.tensor([1, 2, 3]), ShapeError, r"\(3,\) for a batch of 2"),
         (torch.ones(2, 1, dtype=torch.int64), ShapeError, r"\(2, 1\)"),
     ],

@@ -2,11 +2,12 @@
 
 import copy
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
 
-from pararnn.errors import BackendError, ConfigError, DTypeError, ShapeError
+from pararnn.errors import BackendError, ConfigError, DTypeError, InputError, ShapeError
 from pararnn_s4 import S4Model, param_groups
 
 VARIANTS = {
@@ -89,6 +90,28 @@ def test_padding_enters_nothing(variant, pool, x, close):
         close(y[row : row + 1] if pool else y[row : row + 1, :length], alone)
         for one, other in zip(state.layers, after.layers, strict=True):
             close(one[row : row + 1], other)
+
+
+@pytest.mark.parametrize("padding", [float("nan"), float("inf")], ids="padding {}".format)
+def test_padding_without_numbers_leaves_gradients_and_outputs_finite(variant, pool, x, close, padding):
+    model, lengths = build(pool=pool, **variant), torch.tensor([4, 19, 11])
+    gradients = []
+    for value in (0.0, padding):
+        for row, length in enumerate(lengths.tolist()):
+            x[row, length:] = value
+        y = model(x, lengths=lengths)
+        assert y.isfinite().all()
+        gradients.append(torch.autograd.grad(y.square().sum(), list(model.parameters())))
+    for one, other in zip(*gradients, strict=True):
+        close(one, other, atol=0)
+
+
+def test_states_count_the_samples_so_far(pool, x):
+    model = build(pool=pool)
+    _, state = model(x, lengths=[4, 19, 0], return_state=True)
+    assert state.seen.tolist() == [4, 19, 0]
+    _, state = model(x, state, return_state=True)
+    assert model.eval().step(x[:, 0], state)[1].seen.tolist() == [24, 39, 20]
 
 
 def test_padding_leaves_batch_statistics_alone(x, close):
@@ -208,7 +231,11 @@ def test_it_learns_a_regression_at_every_sample():
         ({"pool": "max"}, "pool='max'"),
         ({"norm": "group"}, "norm='group'"),
         ({"n_layers": 0}, "n_layers"),
+        ({"n_layers": 2.0}, "n_layers"),
         ({"dropout": 1.0}, "dropout"),
+        ({"dropout": "a"}, r"dropout must lie in \[0, 1\), got 'a'"),
+        ({"dtype": torch.int32}, r"parameters cannot be torch\.int32"),
+        ({"dtype": torch.cfloat}, r"parameters cannot be torch\.complex64"),
         ({"final_act": None, "channels": 2}, "8 features in and out"),
         ({"transposed": True}, "transposed=True"),
         ({"tie_drop": True}, "S4Model has no option 'tie_drop'; did you mean 'tie_dropout'"),
@@ -219,7 +246,7 @@ def test_it_learns_a_regression_at_every_sample():
     ids=str,
 )
 def test_options_that_cannot_work_are_refused(options, message):
-    with pytest.raises((ConfigError, BackendError), match=message):
+    with pytest.raises((ConfigError, BackendError, DTypeError), match=message):
         build(**options)
 
 
@@ -229,10 +256,58 @@ def test_inputs_that_do_not_fit_are_named(x):
         model(x.transpose(1, 2))
     with pytest.raises(DTypeError, match="float32"):
         model(x.float())
-    with pytest.raises(ShapeError, match="ModelState of 2 layers"):
-        model(x, model.init_state(3).layers)
     with pytest.raises(ConfigError, match="rate"):
         model(x, rate=0.0)
+
+
+def test_plain_numbers_may_come_from_elsewhere(x, close):
+    model = build()
+    for rate in (numpy.float32(2), torch.tensor(2), 2):
+        close(model(x, rate=rate), model(x, rate=2.0), atol=0)
+    assert build(n_layers=numpy.int64(1), d_output=torch.tensor(5)).head.out_features == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda state: state.layers, ShapeError, r"ModelState of 2 layers, got tuple; .*ModelState\(\*state\)"),
+        (tuple, ShapeError, r"ModelState of 2 layers, got tuple"),
+        (lambda state: state._replace(layers=state.layers[:1]), ShapeError, "ModelState of 2 layers, got one of 1"),
+        (
+            lambda state: state._replace(layers=tuple(part[:1] for part in state.layers)),
+            ShapeError,
+            r"the state must be \(3, 8, 4\).*got \(1, 8, 4\)",
+        ),
+        (lambda state: state._replace(summary=state.summary[:1]), ShapeError, r"state\.summary must be \(3, 8\).*got \(1, 8\)"),
+        (lambda state: state._replace(summary=state.summary.float()), DTypeError, r"state\.summary must be .*float64, got .*float32"),
+        (lambda state: state._replace(seen=state.seen[:1]), ShapeError, r"state\.seen must be \(3,\).*got \(1,\)"),
+        (lambda state: state._replace(seen=state.seen.double()), DTypeError, r"state\.seen must be .*int64"),
+    ],
+    ids=["layers alone", "plain tuple", "other model", "batch of layers", "batch of summary", "dtype of summary", "batch of count", "dtype of count"],
+)
+def test_states_that_do_not_fit_are_named(x, change, error, message):
+    model = build().eval()
+    state = change(model.init_state(3))
+    for call in (lambda: model(x, state), lambda: model.step(x[:, 0], state)):
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.parametrize(("batch", "length", "lengths"), [(1, 1, None), (2, 3, [1, 0]), (2, 3, [0, 0]), (1, 0, None)], ids=str)
+def test_statistics_of_fewer_than_two_samples_are_refused(batch, length, lengths):
+    model, x = build(norm="batch"), torch.randn(batch, length, 3, dtype=torch.float64)
+    with pytest.raises(InputError, match=rf"there are {sum(lengths or [length])}; call eval"):
+        model(x, lengths=lengths)
+    assert model.eval()(x, lengths=lengths).isfinite().all()
+
+
+@pytest.mark.parametrize("batch", [-1, 2.0, True, "2"])
+def test_batches_that_are_no_counts_are_refused(batch):
+    model = build()
+    for holder in (model, model.decoder(), model.blocks[0].layer, model.blocks[0].layer.decoder()):
+        with pytest.raises(ConfigError, match="batch must be an int of at least 0"):
+            holder.init_state(batch)
+    assert model.init_state(numpy.int64(0)).seen.shape == (0,)
 
 
 def test_a_bidirectional_model_has_no_steps(x):

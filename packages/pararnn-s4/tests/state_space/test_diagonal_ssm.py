@@ -93,9 +93,14 @@ def test_a_rate_is_a_longer_time_step(form):
     torch.testing.assert_close(ssm(40, rate=1.5), slower(40), rtol=1e-14, atol=1e-15)
 
 
+def test_a_rate_may_be_a_tensor_of_one_number():
+    ssm = ssm_of("zoh")
+    torch.testing.assert_close(ssm(9, rate=torch.tensor(1.5)), ssm(9, rate=1.5), rtol=0, atol=0)
+
+
 def test_a_longer_kernel_begins_with_the_shorter_one():
     ssm = ssm_of("zoh")
-    torch.testing.assert_close(ssm(256)[..., :100], ssm(100), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(ssm(256)[..., :100], ssm(100), rtol=0, atol=1e-14)
 
 
 def test_asking_changes_nothing_and_training_is_seen_at_once():
@@ -201,8 +206,11 @@ def test_arguments_that_do_not_fit_are_refused_with_what_would():
     ssm = DiagonalSSM(4, d_state=8)
     with pytest.raises(ShapeError, match="at least 1"):
         ssm(0)
-    with pytest.raises(ConfigError, match="rate"):
-        ssm(3, rate=0.0)
+    with pytest.raises(ShapeError, match="whole number"):
+        ssm(4.0)
+    for rate in (0.0, -1.0, float("nan"), float("inf"), "1", None, [1.0, 2.0]):
+        with pytest.raises(ConfigError, match="rate"):
+            ssm.step(torch.zeros(2, 4), ssm.initial_state(2), rate=rate)
     with pytest.raises(ShapeError, match=r"batch, 4, 4.*one of each conjugate pair"):
         ssm.response(torch.zeros(2, 4, 8, dtype=torch.complex64), 3)
     with pytest.raises(DTypeError, match="complex64"):

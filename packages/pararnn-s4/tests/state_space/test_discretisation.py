@@ -1,9 +1,12 @@
 """Sampled steps against the matrix exponential and the dense trapezoidal rule."""
 
+import copy
+
 import pytest
 import torch
 
 from pararnn.errors import ConfigError
+from pararnn_s4.state_space.diagonal import DiagonalSSM
 from pararnn_s4.state_space.discretisation import bilinear, growth, sample, zoh
 
 RATES = torch.tensor([-0.5 + 3j, -0.5 + 1303.0j, -1e-4 + 1e-4j, -1e-9 + 0j, 0j, -40.0 + 0j, -1e4 - 1e4j], dtype=torch.complex128)
@@ -65,8 +68,33 @@ def test_a_vanishing_trapezoidal_transition_stays_finite_with_its_gradient():
     assert sampled.transition.item() == 0.0
     powers = torch.exp(torch.arange(4) * sampled.log).real
     torch.testing.assert_close(powers, torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64), rtol=0, atol=1e-25)
+    (slope,) = torch.autograd.grad(powers[1], rate, retain_graph=True)
+    # The derivative of (1 + x) / (1 - x) at -1, times dt / 2.
+    torch.testing.assert_close(slope, torch.tensor([0.5 * 0.05], dtype=torch.float64), rtol=1e-13, atol=0)
     (powers.sum() + sampled.gain.sum()).backward()
     assert torch.isfinite(rate.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("is_real", [True, False], ids=["real", "complex"])
+def test_a_kernel_of_vanishing_trapezoidal_transitions_has_the_gradient_of_differences(is_real, dtype):
+    form = {"is_real": True, "init": "diag-real"} if is_real else {}
+    ssm = DiagonalSSM(1, d_state=2, disc="bilinear", real_transform="none", dt_transform="none", dtype=dtype, **form)
+    with torch.no_grad():
+        ssm.inv_dt.fill_(2.0)
+        ssm.A_real.fill_(1.0)
+        if not is_real:
+            ssm.A_imag.fill_(0.0)
+    near = copy.deepcopy(ssm).double()
+    kernels = []
+    for rate in (1 + 1e-6, 1 - 1e-6):
+        with torch.no_grad():
+            near.A_real.fill_(rate)
+            kernels.append(near(4)[0, 0])
+    differences = (kernels[0] - kernels[1]) / 2e-6
+    for lag, expected in enumerate(differences):
+        slope = torch.autograd.grad(ssm(4)[0, 0, lag], ssm.A_real)[0].sum()
+        torch.testing.assert_close(slope.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("disc", ["zoh", "bilinear"])

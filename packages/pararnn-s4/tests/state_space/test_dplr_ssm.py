@@ -79,13 +79,11 @@ def test_long_kernels_of_large_states_keep_their_digits(form, method, dense, rel
     ],
 )
 def test_kernels_have_their_known_values(measure, rank, dt, first, last, total):
-    # A rate of exactly zero, which FouT has, is a pole at the first node of the Cauchy products.
-    methods = ["powers"] if measure == "fout" else METHODS
     rates, low_rank, drive, basis = nplr(measure, 8, rank, torch.float64)
     # All ones in the basis of the HiPPO matrix.
     output = basis.sum(0)[None, None]
     model = Continuous(rates[None], drive[None], output, torch.full((1, 1), dt, dtype=torch.float64), low_rank[:, None])
-    for method in methods:
+    for method in METHODS:
         kernel = SampledDPLR(model, dtype=torch.float64, method=method, backend="auto").kernel(64)[0, 0]
         torch.testing.assert_close(kernel[:4], torch.tensor(first, dtype=torch.float64), rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(kernel[63], torch.tensor(last, dtype=torch.float64), rtol=0, atol=1e-13)
@@ -94,13 +92,47 @@ def test_kernels_have_their_known_values(measure, rank, dt, first, last, total):
 
 
 @pytest.mark.parametrize("length", [1024, 16384])
-@pytest.mark.parametrize(("form", "cauchy_limit"), [("legs", 2e-6), ("legt", 3e-4), ("fout", 1e-4)])
+@pytest.mark.parametrize(("form", "cauchy_limit"), [("legs", 2e-6), ("legt", 3e-4), ("fout", 5e-6)])
 def test_single_precision_kernels_keep_their_digits(form, cauchy_limit, length, relative):
     ssm = ssm_of(form, d_model=4, d_state=64, dtype=torch.float32)
     expected = copy.deepcopy(ssm).double()(length)
     assert relative(ssm(length), expected) < 1e-6
     ssm.method = "cauchy"
     assert relative(ssm(length), expected) < cauchy_limit
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-13), (torch.float32, 2e-6)], ids=str)
+@pytest.mark.parametrize("dt", [1e-2, 1e-3, 1e-6, 1e-10])
+@pytest.mark.parametrize("form", ["legs", "legt", "fout"])
+def test_kernels_much_shorter_than_the_memory_keep_their_digits_by_cauchy_products(form, dt, dtype, limit, relative):
+    ssm = ssm_of(form, d_state=16, dtype=dtype, method="cauchy", dt_min=dt, dt_max=dt)
+    expected = copy.deepcopy(ssm).double()
+    expected.method = "powers"
+    assert relative(ssm(64), expected(64)) < limit
+
+
+@pytest.mark.parametrize(("length", "limit"), [(64, 5e-4), (1024, 1e-3), (16384, 2e-3)])
+def test_cauchy_products_keep_three_digits_where_poles_meet_nodes(length, limit, relative):
+    # The periods of FouT divide a second, and the nodes of the transform the length of the kernel.
+    ssm = ssm_of("fout", d_state=64, dtype=torch.float32, method="cauchy", dt_min=1 / length, dt_max=1 / length)
+    expected = copy.deepcopy(ssm).double()
+    assert relative(ssm(length), expected(length)) < limit
+    expected.method = "powers"
+    assert relative(copy.deepcopy(ssm).double()(length), expected(length)) < 1e-11
+
+
+@pytest.mark.parametrize("options", [{"init": "fout"}, {"init": "dplr-fourier", "real_scale": 0.0}, {"init": "dplr-real", "real_scale": 0.0}])
+@pytest.mark.parametrize("length", [1, 2, 7, 64])
+def test_rates_of_exactly_zero_are_no_poles_of_the_cauchy_products(options, length, relative):
+    ssm = DPLRSSM(4, d_state=8, real_transform="none", dtype=torch.float64, method="cauchy", **options)
+    assert (ssm.continuous().rate == 0).any()
+    expected = copy.deepcopy(ssm)
+    expected.method = "powers"
+    assert relative(ssm(length), expected(length)) < 1e-12
+    ssm(length).square().sum().backward()
+    expected(length).square().sum().backward()
+    for (name, parameter), truth in zip(ssm.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, truth.grad, rtol=1e-9, atol=1e-10, msg=name)
 
 
 def test_a_kernel_of_65536_samples_is_finite_and_right_in_single_precision(relative):
@@ -148,7 +180,7 @@ def test_the_length_asked_for_before_changes_nothing(method, relative):
     before = copy.deepcopy(ssm.state_dict())
     ssm(64)
     torch.testing.assert_close(ssm(100), fresh(100), rtol=0, atol=0)
-    assert relative(ssm(256)[..., :100], fresh(100)) < 1e-13
+    assert relative(ssm(256)[..., :100], fresh(100)) < 1e-14
     torch.testing.assert_close(dict(ssm.state_dict()), dict(before), rtol=0, atol=0)
     assert set(before) == {"inv_dt", "A_real", "A_imag", "B", "C", "P"}
 

@@ -71,7 +71,9 @@ def run_backend(
 def full_precision(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Autocast switched off: it would multiply matrices in half precision, and the errors add up over time."""
     device = like.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+    # Asked of a device without autocast, such as meta, torch raises.
+    active = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if active else contextlib.nullcontext()
 
 
 def only_numbers() -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -96,6 +97,11 @@ def _run(tasks: Sequence[tuple[int, int, int, int, int, int]], arrays: list[Any]
 @functools.cache
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="pararnn-scan")
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process inherits pools without their threads, which would wait for ever.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @functools.cache

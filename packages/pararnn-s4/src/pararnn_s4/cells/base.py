@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pararnn.errors import CellError, ConfigError, ShapeError
 from pararnn.scans.dispatch import full_precision
 from pararnn.structures.base import Structure
+from pararnn_s4.layers.checks import check_owned
 
 
 class StateSpaceCell(nn.Module):
@@ -68,7 +69,12 @@ class StateSpaceCell(nn.Module):
         return type(self)(self.output_size, rate=self.rate, **self._options).to(self.D)
 
     def readout(self, states: Tensor) -> Tensor:
-        """Outputs `(*lead, channels * d_model)`, all features of the first channel before those of the second."""
+        """Outputs `(*lead, channels * d_model)`, all features of the first channel before those of the second.
+
+        Raises:
+            ConfigError: a hook sets `D` before each call of this cell (as that of pruning does), which solvers do not make.
+        """
+        check_owned(self, "D", "readout")
         with full_precision(states):
             weights = torch.cat((self.as_slots(self.constants().output), self.D.to(states.dtype).unsqueeze(-2)), dim=-2)
             slotted = self.slotted(states)
@@ -77,7 +83,7 @@ class StateSpaceCell(nn.Module):
 
     def constants(self) -> Any:
         """One step of the model in the dtype of its states, on the graph: `transition`, `drive`, `output`, and what its form adds."""
-        return self.ssm.sampled(self.rate).decoder("linear")
+        return self.ssm(rate=self.rate).decoder("linear")
 
     def as_slots(self, weights: Tensor) -> Tensor:
         """Weights of the outputs `(channels, d_model, state)` in the layout of a slotted state, `(channels, slots - 1, d_model)`."""

@@ -68,10 +68,10 @@ def scan_outputs(
     if start.shape != (u.shape[0], ssm.d_model, ssm.state_size):
         raise ShapeError(f"the state must be {(u.shape[0], ssm.d_model, ssm.state_size)}, got {tuple(start.shape)}")
     u = u.to(ssm.dtype)
-    if u.numel() == 0:
+    if u.shape[-1] == 0:
         return u.new_zeros(u.shape[0], ssm.channels, *u.shape[1:]), start
     with full_precision(u):
-        y, after = _outputs(ssm.sampled(rate), u, start, D)
+        y, after = _outputs(ssm(rate=rate), u, start, D)
         return y, after if lengths is None else ssm.advance(u, start, rate=rate, lengths=lengths)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from pararnn.errors import ConfigError
 from pararnn_s4.hippo.nplr import Gauge, nplr
 from pararnn_s4.initialisation.spectra import INITS, MEASURES, imaginary_part, input_vector, matched, real_part, require_known
-from pararnn_s4.placement import draw, place, require_pairs, require_precision
+from pararnn_s4.placement import draw, has_numbers, place, require_pairs, require_precision
 
 
 def dplr(
@@ -93,7 +93,7 @@ def _check(rank: int, H: int, real_scale: float, imag_scale: float, B_random: bo
 
 
 def _normalized(A: Tensor, B: Tensor) -> Tensor:
-    if bool((A == 0).any()):
+    if has_numbers(A) and bool((A == 0).any()):
         raise ConfigError("normalize divides by A, but an entry of A is 0 (its response to a constant input is unbounded); raise real_scale above 0")
     # The response to a constant 1, then its variance under a random C; 2 for the conjugate partners.
     response = B / A

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pararnn.errors import ShapeError
 from pararnn.scans.dispatch import full_precision
-from pararnn_s4.kernels.arrange import real_of
+from pararnn_s4.kernels.arrange import real_of, whole_number
 from pararnn_s4.kernels.plans import plan_for
 
 
@@ -40,9 +40,10 @@ def vandermonde(v: Tensor, x: Tensor, L: int, *, conj: bool = True, backend: str
     2 stays.
 
     Raises:
-        ShapeError, DTypeError: arguments that do not fit, or `L` below 1.
+        ShapeError, DTypeError: arguments that do not fit, or an `L` that is no whole number of at least 1.
         BackendError: `backend` cannot serve, with the reasons.
     """
+    L = whole_number(L, "L")
     plan = plan_for("vandermonde", v, x, length=L, conj=conj, backend=backend)
     leading, dtype = plan.leading, plan.dtype
     with full_precision(x):

@@ -7,6 +7,7 @@ numerators vary: what is costly about the poles is shared among them.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,18 @@ def common_dtype(**tensors: Tensor) -> torch.dtype:
 def real_of(dtype: torch.dtype) -> torch.dtype:
     """The real dtype of a result of `common_dtype`; torch's own method cannot be traced."""
     return torch.float64 if dtype == torch.complex128 else torch.float32
+
+
+def whole_number(length: object, name: str) -> int:
+    """`length` as an int; a symbolic one of `torch.compile` becomes a plain one, and with it a graph of its own.
+
+    Raises:
+        ShapeError: it is no whole number.
+    """
+    try:
+        return operator.index(length)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ShapeError(f"{name}={length!r} is no whole number; pass how many steps there are, as an int") from error
 
 
 def check_axes(**tensors: Tensor) -> None:
@@ -102,7 +115,9 @@ class Leading:
 
 def _resolved(tensor: Tensor) -> Tensor:
     """`tensor` with its numbers in memory as they are: kernels that read memory would miss a conjugation or a sign that torch only notes."""
-    return tensor.resolve_conj().resolve_neg()
+    # Asking is cheaper than calling two operations that do nothing, but the compiler cannot trace it.
+    lazy = torch.compiler.is_compiling() or tensor.is_conj() or tensor.is_neg()
+    return tensor.resolve_conj().resolve_neg() if lazy else tensor
 
 
 def _significant(shape: Sequence[int]) -> int:

@@ -37,7 +37,7 @@ def reasons(request: Request) -> tuple[str, ...]:
     if request.dtype not in DTYPES:
         found.append(f"it works in {', '.join(DTYPES)}, the tensors are {request.dtype}")
     if request.option("transformed"):
-        found.append("a transform of torch.func or forward-mode differentiation is active, and torch cannot look into a compiled graph")
+        found.append("a transform of torch.func, forward-mode differentiation or a tracer is active, and torch cannot look into a compiled graph")
     if (obstacle := _compiler_obstacle(request.device)) is not None:
         found.append(obstacle)
     return tuple(found)

@@ -93,7 +93,6 @@ def build_cuda_kernels(*, verbose: bool = False) -> Path:
         BackendError: there is no GPU or no compiler, or the compiler failed; the message holds its words.
     """
     library(verbose=verbose)
-    clear_cache()
     return _file()
 
 
@@ -104,6 +103,8 @@ def library(*, verbose: bool = False) -> Any:
     with _Library.lock:
         if _Library.module is None:
             _Library.module = _load(verbose)
+            # What `auto` took so far was chosen without this backend.
+            clear_cache()
     return _Library.module
 
 

@@ -1,8 +1,8 @@
 """The products as lazy reductions of KeOps: compiled for each formula, no matrix in memory, CPU and NVIDIA GPUs.
 
 KeOps compiles one module for each formula and dtype at its first use (about 15 s of CPU time each), and keeps it in
-`~/.cache/keops*`, or below `KEOPS_CACHE_FOLDER`. Processes that start together with an empty cache each compile it: let one go first, or
-give each a folder of its own. Its compiler is `CXX`; one that links the C++ library statically makes the process crash at the first call,
+`~/.cache/keops*`, or below `KEOPS_CACHE_FOLDER`. Processes that start together would write the same files, so that the first use of a formula
+waits for those of other processes. Its compiler is `CXX`; one that links the C++ library statically makes the process crash at the first call,
 and `CXX=/usr/bin/g++` with an empty cache is the remedy. Oracle: `naive`.
 """
 
@@ -14,8 +14,10 @@ import importlib.util
 import io
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ DTYPES = ("complex64", "complex128")
 DEVICES = ("cpu", "cuda")
 # KeOps writes its chatter to standard output, which is redirected for the whole process while it does.
 _quiet = threading.RLock()
+# Formulas, dtypes and devices that this process has used, whose modules are compiled and loaded.
+_used: set[tuple[str, torch.dtype, str]] = set()
 
 
 def reasons(request: Request) -> tuple[str, ...]:
@@ -39,7 +43,7 @@ def reasons(request: Request) -> tuple[str, ...]:
     if request.dtype not in DTYPES:
         found.append(f"it works in {', '.join(DTYPES)}, the tensors are {request.dtype}")
     if request.option("transformed"):
-        found.append("a transform of torch.func or forward-mode differentiation is active, and torch cannot look into KeOps")
+        found.append("a transform of torch.func, forward-mode differentiation or a tracer is active, and torch cannot look into KeOps")
     if importlib.util.find_spec("pykeops") is None:
         found.append("pykeops is not installed; pip install 'pararnn-s4[keops]'")
     if shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
@@ -108,18 +112,30 @@ VANDERMONDE = vandermonde_op.Engine(_vandermonde_product, _vandermonde_moments)
 def _sum(formula: str, *variables: tuple[str, Tensor]) -> Tensor:
     """The sum of `formula` over the variables `Vj`; each comes with a tensor `(groups or 1, copies or 1, entries, numbers)`."""
     names, tensors = zip(*variables, strict=True)
-    reduction = _reduction(formula, names)
-    with _silence():
+    module = (formula, tensors[0].dtype, tensors[0].device.type)
+    with contextlib.nullcontext() if module in _used else _alone(), _silence():
+        reduction = _reduction(formula, names)
         result: Tensor = reduction(*(tensor.contiguous() for tensor in tensors), backend="GPU" if tensors[0].is_cuda else "CPU")
+    _used.add(module)
     return result
 
 
 @functools.cache
 def _reduction(formula: str, variables: tuple[str, ...]) -> Any:
-    with _silence():
-        # It searches for CUDA when imported, and says what it found.
-        from pykeops.torch import Genred
+    # It searches for CUDA when imported, and says what it found.
+    from pykeops.torch import Genred
+
     return Genred(formula, list(variables), reduction_op="Sum", axis=1)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the lock that keeps this user's other processes from importing KeOps or compiling at the same time."""
+    import fcntl
+
+    with (Path(tempfile.gettempdir()) / f"pararnn-keops-{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

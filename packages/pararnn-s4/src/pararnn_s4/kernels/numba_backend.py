@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,7 +35,7 @@ def reasons(request: Request) -> tuple[str, ...]:
     if request.dtype not in DTYPES:
         found.append(f"it works in {', '.join(DTYPES)}, the tensors are {request.dtype}")
     if request.option("transformed"):
-        found.append("a transform of torch.func or forward-mode differentiation is active, and torch cannot look into compiled loops")
+        found.append("a transform of torch.func, forward-mode differentiation or a tracer is active, and torch cannot look into compiled loops")
     if importlib.util.find_spec("numba") is None:
         found.append("numba is not installed; pip install 'pararnn-core[cpu]'")
     return tuple(found)
@@ -89,6 +90,11 @@ def _over_copies(loop: Callable[..., None], tensors: tuple[Tensor, ...], conj: b
 @functools.cache
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="pararnn-cauchy")
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process inherits pools without their threads, which would wait for ever.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @functools.cache

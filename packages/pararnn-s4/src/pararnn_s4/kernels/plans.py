@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pararnn.errors import ShapeError
 from pararnn.registry import installed
+from pararnn.scans.dispatch import only_numbers
 from pararnn.selection import REMEMBERED, Request, select
-from pararnn.transforms import inside_transform
 from pararnn_s4.kernels import blocked, naive
 from pararnn_s4.kernels.arrange import Leading, check_axes, common_dtype
 
@@ -44,7 +44,8 @@ def plan_for(op: str, numerators: Tensor, poles: Tensor, *others: Tensor, length
     if torch.compiler.is_compiling():
         return _made(op, tensors, length, conj, backend, needs_grad=False, transformed=False)
     needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors if isinstance(tensor, Tensor))
-    transformed = inside_transform()
+    # A tracer looks on as a transform does: tensors may have no numbers in memory.
+    transformed = not only_numbers()
     forms = tuple((tensor.shape, tensor.dtype, tensor.device) if isinstance(tensor, Tensor) else type(tensor) for tensor in tensors)
     # The memory of the registry is emptied by `pararnn.selection.clear_cache`, and goes when plugins are discovered anew.
     memory = installed().memo
@@ -74,13 +75,13 @@ def _made(op: str, tensors: tuple[Tensor, ...], length: int, conj: bool, backend
     nodes = [named["z"].shape[:-1]] if op == "cauchy" else []
     leading = Leading.of(tensors[0].shape[:-1], *nodes, named[poles].shape[:-1])
     sizes = {"groups": math.prod(leading.groups), "copies": math.prod(leading.copies), "state": named[poles].shape[-1], "length": length}
-    implementation = _implementation(op, sizes, named[poles].device.type, dtype, conj, backend, needs_grad, transformed)
+    implementation = implementation_for(op, sizes, named[poles].device.type, dtype, conj, backend, needs_grad, transformed)
     # A backend whose function says so takes numerators without groups: every view that is not made is one that autograd need not undo.
     flat = not leading.groups and getattr(implementation, "takes_rows", False)
     return Plan(dtype, Leading(leading.groups, leading.copies, flat=True) if flat else leading, implementation)
 
 
-def _implementation(
+def implementation_for(
     op: str, sizes: dict[str, int], device: str, dtype: torch.dtype, conj: bool, backend: str, needs_grad: bool, transformed: bool
 ) -> Callable[..., Tensor]:
     """The function of the backend that serves; the definition itself where there is nothing to compute."""
@@ -89,7 +90,10 @@ def _implementation(
         if backend in TRACEABLE:
             found = getattr(TRACEABLE[backend], op)
         else:
-            found = functools.partial(_outside_the_graph, (op, tuple(sizes.items()), device, dtype, conj, backend))
+            # Imported here, because it loads the compiler.
+            from pararnn_s4.kernels.untraced import outside_the_graph
+
+            found = functools.partial(outside_the_graph, (op, tuple(sizes.items()), device, dtype, conj, backend))
     elif 0 in sizes.values():
         found = getattr(naive, op)
     else:
@@ -97,14 +101,3 @@ def _implementation(
         request = Request.of(f"s4/{op}", device=device, dtype=dtype, needs_grad=needs_grad, options=options, **sizes)
         found = select(request, backend).implementation
     return found
-
-
-@torch.compiler.disable(
-    reason="the backend that was named for a product of pararnn-s4 cannot be traced; leave backend='auto' (or name 'blocked' or 'naive'), or compile "
-    "with fullgraph=False, which computes the product outside the graph"
-)
-def _outside_the_graph(question: tuple[Any, ...], *arguments: Any, **options: Any) -> Tensor:
-    """The product by a backend that no graph can hold."""
-    op, sizes, device, dtype, conj, backend = question
-    implementation = _implementation(op, dict(sizes), device, dtype, conj, backend, torch.is_grad_enabled(), inside_transform())
-    return implementation(*arguments, **options)

@@ -17,15 +17,24 @@ EIGHT_BITS = -65536
 
 def exact_bmm(left: Tensor, right: Tensor) -> Tensor:
     """`torch.bmm(left, right)` in full precision; differentiable to any order."""
-    if left.dtype != torch.float32 or not reduced_precision(left.device.type):
+    if left.dtype != torch.float32 or not _reduced(left.device.type):
         return torch.bmm(left, right)
     product: Tensor = _ExactProduct.apply(left, right)
     return product
 
 
-@torch.compiler.assume_constant_result
+def _reduced(device: str) -> bool:
+    if not torch.compiler.is_compiling():
+        return reduced_precision(device)
+    # Imported here, because it loads the compiler.
+    from pararnn_s4.kernels import untraced
+
+    reduced: bool = untraced.reduced_precision(device)
+    return reduced
+
+
 def reduced_precision(device: str) -> bool:
-    """Whether float32 products may be computed with fewer bits on `device`. Read once when a graph is traced, which torch itself guards."""
+    """Whether float32 products may be computed with fewer bits on `device`."""
     backends: Any = torch.backends
     settings = backends.cuda.matmul if device == "cuda" else backends.mkldnn.matmul
     if hasattr(settings, "fp32_precision"):

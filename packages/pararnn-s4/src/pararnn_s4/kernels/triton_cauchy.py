@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pararnn.selection import Request
 from pararnn_s4.kernels import naive
-from pararnn_s4.kernels.triton_support import WORTH_SPLITTING, obstacles, pairs, second_derivative
+from pararnn_s4.kernels.triton_support import WORTH_SPLITTING, pairs, reasons, second_derivative
 
 # Nodes of a program, as measured; few where there are few.
 BLOCK_NODES = 1024
@@ -31,11 +31,6 @@ BLOCK_STATE = 16
 BLOCK_WALK = 64
 # Groups that one program serves at once; each keeps its sums in registers.
 GROUPS_AT_ONCE = 4
-
-
-def reasons(request: Request) -> tuple[str, ...]:
-    """Obstacles: device, dtype, or a missing Triton."""
-    return tuple(obstacles(request))
 
 
 def probe() -> tuple[str, ...] | None:

@@ -17,13 +17,17 @@ from pararnn.selection import Request
 DTYPES = ("complex64", "complex128")
 OLDEST_CAPABILITY = (7, 0)
 WIDEST_GRID = 65535
+LONGEST = {"complex64": 1 << 24, "complex128": 1 << 31}
 # Below this many programs a grid leaves most of a large GPU idle, and long sums are cut into parts.
 WORTH_SPLITTING = 512
 
 
-def obstacles(request: Request) -> list[str]:
-    """What keeps any Triton kernel from serving `request`."""
+def reasons(request: Request) -> tuple[str, ...]:
+    """Obstacles: device, dtype, sizes, a missing Triton, or a sequence too long to count in floats. Needs no Triton to be asked."""
     found = []
+    longest = LONGEST.get(request.dtype)
+    if request.op != "s4/cauchy" and longest is not None and request.size("length", 1) > longest:
+        found.append(f"it counts steps in floats, exact up to {longest} in {request.dtype}; the length is {request.size('length')}")
     if importlib.util.find_spec("triton") is None:
         found.append("triton is not installed; pip install 'pararnn-s4[triton]'")
     if request.dtype not in DTYPES:
@@ -41,7 +45,7 @@ def obstacles(request: Request) -> list[str]:
         found.append("it runs on CUDA devices, and torch sees none here")
     elif request.device == "cuda" and (capability := torch.cuda.get_device_capability()) < OLDEST_CAPABILITY:
         found.append(f"it needs compute capability {OLDEST_CAPABILITY[0]}.{OLDEST_CAPABILITY[1]}, this GPU has {capability[0]}.{capability[1]}")
-    return found
+    return tuple(found)
 
 
 def interpreted() -> bool:

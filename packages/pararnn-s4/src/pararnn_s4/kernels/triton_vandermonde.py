@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pararnn.selection import Request
 from pararnn_s4.kernels import naive
-from pararnn_s4.kernels.triton_support import WORTH_SPLITTING, obstacles, pairs, second_derivative
+from pararnn_s4.kernels.triton_support import WORTH_SPLITTING, pairs, reasons, second_derivative
 
 # Rows and columns of a tile, as measured: products are bound by the tables they make, sums by their registers.
 PRODUCTS = (32, 128)
@@ -31,16 +31,6 @@ SUMS = (64, 64)
 SHORT = 8192
 SMALLEST = 16
 LARGEST_STATE = 32
-LONGEST = {"complex64": 1 << 24, "complex128": 1 << 31}
-
-
-def reasons(request: Request) -> tuple[str, ...]:
-    """Obstacles: device, dtype, a missing Triton, or a sequence too long to count in floats."""
-    found = obstacles(request)
-    longest = LONGEST.get(request.dtype)
-    if longest is not None and request.size("length", 1) > longest:
-        found.append(f"it counts steps in floats, exact up to {longest} in {request.dtype}; the length is {request.size('length')}")
-    return tuple(found)
 
 
 def probe() -> tuple[str, ...] | None:

@@ -8,6 +8,7 @@ short, are made from angles in float64.
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -36,7 +37,9 @@ def steps_for(x: Pair, length: int, groups: int) -> Pair:
 
     The tables have `size + groups * number` columns, which is least for blocks of the size `sqrt(groups length)`.
     """
-    size = min(length, -(-math.isqrt(groups * length) // MULTIPLE) * MULTIPLE)
+    # Plain numbers under torch.compile too, because the shapes of the tables depend on them: one graph for each length.
+    length, groups = operator.index(length), operator.index(groups)
+    size = max(1, min(length, -(-math.isqrt(groups * length) // MULTIPLE) * MULTIPLE))
     steps = torch.arange(max(size, -(-length // size)), device=x[0].device, dtype=x[0].dtype)
     return size * steps[: -(-length // size)], steps[:size]
 
@@ -53,7 +56,8 @@ def table_product(v: Pair, x: Pair, starts: Tensor, steps: Tensor, conj: bool) -
     groups, copies, _ = v[0].shape
     parts = 1 if conj else 2
     result = exact_bmm(_rows(v, x, starts, conj), torch.cat(_powers(x, steps), 1))
-    result = result.reshape(copies, parts, groups, -1).transpose(0, 2)
+    # No size is left to be inferred, which a batch without rows would not allow.
+    result = result.reshape(copies, parts, groups, len(starts) * len(steps)).transpose(0, 2)
     return result[:, 0], result[:, -1]
 
 
@@ -64,7 +68,7 @@ def table_moments(u: Tensor, x: Pair, starts: Tensor, steps: Tensor, wanted: tup
     if wanted[1]:
         columns = torch.cat((columns, columns * steps), 1)
     sums = exact_bmm(u.transpose(0, 1).reshape(copies, groups * blocks, block), columns.transpose(1, 2))
-    plain, *weighted = sums.reshape(copies, groups, blocks, -1, 2, x[0].shape[-1]).unbind(3)
+    plain, *weighted = sums.reshape(copies, groups, blocks, 1 + wanted[1], 2, x[0].shape[-1]).unbind(3)
     real, imag = (part.transpose(1, 2).unsqueeze(1) for part in _powers(x, starts))
     # A step in a block is the first one of the block and the step within.
     orders = ((plain,) if wanted[0] else ()) + tuple(later + starts.unsqueeze(-1).unsqueeze(-1) * plain for later in weighted)

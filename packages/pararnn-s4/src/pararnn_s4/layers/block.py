@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pararnn.errors import ConfigError
 from pararnn_s4.layers.layer import LayerStep, SSMLayer
+from pararnn_s4.layers.lengths import Lengths, row_lengths
 from pararnn_s4.layers.normalisation import Norm
 from pararnn_s4.modules.dropout import DropoutNd
 
@@ -44,12 +45,17 @@ class ResidualBlock(nn.Module):
         self.tie_dropout = tie_dropout
         self.drop = DropoutNd(dropout, tie=tie_dropout, transposed=False) if dropout > 0 else nn.Identity()
 
-    def run(self, x: Tensor, state: Tensor | None, counts: Tensor | None, *, rate: float, return_state: bool) -> tuple[Tensor, Tensor | None]:
-        """Features of the shape of `x` `(batch, length, d_model)`, and the state after the last sample where `return_state`."""
+    def forward(
+        self, x: Tensor, state: Tensor | None = None, *, lengths: Lengths | None = None, rate: float = 1.0, return_state: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Features of the shape of `x` `(batch, length, d_model)`, and with `return_state` the state after the last sample; see `S4`."""
+        counts = row_lengths(lengths, x.shape[0], x.shape[1], x.device)
         branch = self.norm(x, counts) if self.prenorm else x
-        branch, after = self.layer.run(branch, state, counts, rate=rate, return_state=return_state)
+        branch = self.layer(branch, state, lengths=lengths, rate=rate, return_state=return_state)
+        branch, after = branch if return_state else (branch, None)
         x = x + self.drop(branch)
-        return (x if self.prenorm else self.norm(x, counts)), after
+        x = x if self.prenorm else self.norm(x, counts)
+        return x if after is None else (x, after)
 
     def step_with(self, step: LayerStep, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """One sample `(batch, d_model)`, with the layer advanced by `step`."""

@@ -35,8 +35,10 @@ def convolve(x: Tensor, forward: Tensor, backward: Tensor | None = None, *, lead
     _check(x, forward, backward)
     x, forward = _wide(x), _wide(forward)
     length = x.shape[-1]
-    if length == 0 or x.numel() == 0:
-        return x.new_zeros(x.shape[0], forward.shape[0], *x.shape[1:])
+    if x.numel() == 0:
+        # An empty product, so that the kernels have gradients, zeros, here too: training on several devices waits for every parameter.
+        present = forward[..., :1] if backward is None else forward[..., :1] + _wide(backward)[..., :1]
+        return x.unsqueeze(1) * present
     forward = forward[..., :length]
     size = fast_length(length + forward.shape[-1] - 1 + (lead if backward is not None else 0))
     circle = forward if backward is None else _circle(forward, _wide(backward)[..., :length], size, lead)

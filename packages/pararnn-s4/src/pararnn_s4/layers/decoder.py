@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from pararnn_s4.layers.checks import check_entry, checked_count
 from pararnn_s4.layers.layer import SSMLayer
 from pararnn_s4.layers.model import ModelState, S4Model
 
@@ -18,6 +20,9 @@ class Constants(Protocol):
     def initial_state(self, batch: int) -> Tensor: ...
 
     def step(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    @property
+    def drive(self) -> Tensor: ...
 
     def enter(self, state: Tensor) -> Tensor: ...
 
@@ -30,12 +35,12 @@ class LayerDecoder:
     def __init__(self, layer: SSMLayer, *, mode: str = "linear", rate: float = 1.0) -> None:
         make: Any = layer.ssm.decoder
         self.constants: Constants = make(mode, rate=rate)
-        # The memo stands in for the state space, which the constants replace.
-        self._layer: SSMLayer = copy.deepcopy(layer, {id(layer.ssm): None}).eval().requires_grad_(False)
+        # The constants replace the state space.
+        self._layer: SSMLayer = _snapshot(layer, without=[layer.ssm])
 
     def init_state(self, batch: int) -> Tensor:
         """The state before the first sample, in the basis of this decoder."""
-        return self.constants.initial_state(batch)
+        return self.constants.initial_state(checked_count("batch", batch, least=0))
 
     def enter(self, state: Tensor) -> Tensor:
         """The state that `forward(..., return_state=True)` gave for a prompt, in the basis of this decoder."""
@@ -49,7 +54,9 @@ class LayerDecoder:
     def step(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Output `(batch, d_output)` and the next state, from one sample `x` `(batch, d_model)` and the state before it (None: `init_state`)."""
         self._layer.check_sample(x)
-        state = self.init_state(x.shape[0]) if state is None else state
+        drive = self.constants.drive
+        state = self.constants.initial_state(x.shape[0]) if state is None else state
+        check_entry(state, (x.shape[0], *drive.shape), drive.dtype, "the state in the basis of this decoder, as enter(state) gives it,")
         return self._layer.step_with(self.constants.step, x, state)
 
 
@@ -59,7 +66,7 @@ class ModelDecoder:
     def __init__(self, model: S4Model, *, mode: str = "linear", rate: float = 1.0) -> None:
         layers = [block.layer for block in model.residual_blocks()]
         self._decoders = [layer.decoder(mode, rate=rate) for layer in layers]
-        self._model: S4Model = copy.deepcopy(model, {id(layer): None for layer in layers}).eval().requires_grad_(False)
+        self._model: S4Model = _snapshot(model, without=layers)
 
     def init_state(self, batch: int) -> ModelState:
         """The state before the first sample, in the bases of the layers' decoders."""
@@ -78,3 +85,12 @@ class ModelDecoder:
     def step(self, x: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:
         """Outputs `(batch, d_output)` and the next state, from one sample `x` `(batch, d_input)` and the state before it (None: `init_state`)."""
         return self._model.step_with([decoder.step for decoder in self._decoders], x, state)
+
+
+def _snapshot(module: nn.Module, *, without: Sequence[nn.Module]) -> Any:
+    """A copy of `module` in evaluation mode, with None in the places of some modules inside."""
+    memo: dict[int, Any] = {id(part): None for part in without}
+    for part in module.modules():
+        # Hooks, as of pruning, leave tensors on a graph, which torch does not copy; where it is called, the copy makes its own.
+        memo |= {id(value): value.detach().clone() for value in vars(part).values() if isinstance(value, Tensor) and not value.is_leaf}
+    return copy.deepcopy(module, memo).eval().requires_grad_(False)

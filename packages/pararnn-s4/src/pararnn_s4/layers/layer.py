@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from pararnn.errors import ConfigError
 from pararnn.scans.api import HALF
 from pararnn.scans.dispatch import full_precision
-from pararnn_s4.layers.checks import check_rate, check_sample, check_sequences, check_state
+from pararnn_s4.layers.checks import check_owned, check_sample, check_sequences, check_state, checked_count, checked_rate
 from pararnn_s4.layers.lengths import Lengths, mask, row_lengths
-from pararnn_s4.layers.optimizer import mark, options_of
 from pararnn_s4.layers.options import LayerOptions
 from pararnn_s4.layers.over_time import over_time
 from pararnn_s4.modules.activation import activation
@@ -61,7 +60,6 @@ class SSMLayer(nn.Module):
         self.output_linear = (
             identity() if options.last_act is None else LinearActivation(wide, options.d_model, activation=options.last_act, activate=True, **place)
         )
-        self._asked = options_of(self)
 
     @property
     def d_output(self) -> int:
@@ -75,11 +73,6 @@ class SSMLayer(nn.Module):
         """The options that the submodules do not show."""
         options = self.options
         return f"d_model={options.d_model}, channels={options.channels}, bidirectional={options.bidirectional}, transposed={options.transposed}"
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        # copy.deepcopy makes new parameters without the attribute that optimisers are set up by.
-        mark(self, self._asked)
 
     @overload
     def forward(
@@ -110,15 +103,9 @@ class SSMLayer(nn.Module):
         """
         first = self.options.transposed
         check_sequences(x, size=self.d_model, name="d_model", owner=type(self).__name__, dtype=self.D.dtype, features_first=first)
-        check_rate(rate)
+        rate = checked_rate(rate)
         x = x.transpose(1, 2) if first else x
         counts = row_lengths(lengths, x.shape[0], x.shape[1], x.device)
-        y, after = self.run(x, state, counts, rate=rate, return_state=return_state)
-        y = y.transpose(1, 2) if first else y
-        return (y, after) if after is not None else y
-
-    def run(self, x: Tensor, state: Tensor | None, counts: Tensor | None, *, rate: float, return_state: bool) -> tuple[Tensor, Tensor | None]:
-        """`forward` of inputs that are checked already: `x` `(batch, length, d_model)`, `counts` as from `row_lengths`."""
         padding = None if counts is None else ~mask(counts, x.shape[1]).unsqueeze(-1)
         x = x if padding is None else x.masked_fill(padding, 0)
         inner = self.input_linear(x)
@@ -128,7 +115,9 @@ class SSMLayer(nn.Module):
         y, after = self._over_time(inner.transpose(1, 2), state, counts, rate, return_state)
         y = y.permute(0, 3, 2, 1) if self.options.swap_channels else y.permute(0, 3, 1, 2)
         # Contiguous features: activations and linears are several times faster, forward and backward, than over strided ones.
-        return self._pointwise(y.flatten(2).contiguous(), x), after
+        y = self._pointwise(y.flatten(2).contiguous(), x)
+        y = y.transpose(1, 2) if first else y
+        return (y, after) if after is not None else y
 
     def step(self, x: Tensor, state: Tensor | None = None, *, rate: float = 1.0, mode: str = "linear") -> tuple[Tensor, Tensor]:
         """One sample: output `(batch, d_output)` and the next state, from `x` `(batch, d_model)` and the state before it (None: `init_state`).
@@ -140,17 +129,20 @@ class SSMLayer(nn.Module):
 
         Raises:
             ShapeError, DTypeError: inputs that do not fit.
-            ConfigError: the layer is bidirectional, or is in training mode with such a mask, or `mode` cannot serve.
+            ConfigError: the layer is bidirectional, or is in training mode with such a mask, or `mode` cannot serve, or a hook sets `D` before each
+                call of the layer (as that of pruning does), which a step is not.
         """
         self.check_sample(x)
-        check_rate(rate)
-        state = self.init_state(x.shape[0]) if state is None else state
+        rate = checked_rate(rate)
+        self.need_states("step")
+        state = self.ssm.initial_state(x.shape[0]) if state is None else state
+        check_state(state, x.shape[0], self.ssm)
         return self.step_with(lambda inner, before: self.ssm.step(inner, before, rate=rate, mode=mode), x, state)
 
     def step_with(self, stepper: Stepper, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """`step` with the state space advanced by `stepper(inner, state) -> (outputs (batch, channels, features), state)`."""
         options = self.options
-        self.need_states("step")
+        check_owned(self, "D", "step")
         if self.training and ((options.dropout > 0 and options.tie_dropout) or options.drop_kernel > 0):
             name = "drop_kernel" if options.drop_kernel > 0 else "tie_dropout"
             raise ConfigError(f"step in training mode cannot draw the mask of {name}, which is one for a whole sequence; call eval() before decoding")
@@ -166,10 +158,10 @@ class SSMLayer(nn.Module):
         """The state before the first sample, zeros `(batch, features, d_state / 2)`, complex (real `(batch, features, d_state)` for `is_real`).
 
         Raises:
-            ConfigError: the layer is bidirectional.
+            ConfigError: the layer is bidirectional, or `batch` is no count.
         """
         self.need_states("init_state")
-        state: Tensor = self.ssm.initial_state(batch)
+        state: Tensor = self.ssm.initial_state(checked_count("batch", batch, least=0))
         return state
 
     def decoder(self, mode: str = "linear", *, rate: float = 1.0) -> LayerDecoder:
@@ -181,12 +173,13 @@ class SSMLayer(nn.Module):
             rate: as in `forward`.
 
         Raises:
-            ConfigError: the layer is bidirectional, or `mode` cannot serve.
+            ConfigError: the layer is bidirectional, or `mode` cannot serve, or a hook sets `D` (as that of pruning does).
         """
         from pararnn_s4.layers.decoder import LayerDecoder
 
         self.need_states("decoder")
-        return LayerDecoder(self, mode=mode, rate=rate)
+        check_owned(self, "D", "decoder")
+        return LayerDecoder(self, mode=mode, rate=checked_rate(rate))
 
     def check_sample(self, x: Tensor) -> None:
         """Raise `ShapeError` or `DTypeError` unless `x` is one sample a row, `(batch, d_model)`."""

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pararnn.errors import DTypeError, InputError, ShapeError
 
-Lengths: TypeAlias = Tensor | Sequence[int] | int
+
+class Checked(NamedTuple):
+    """Lengths of all rows, int64 `(batch,)`, that `row_lengths` has made: a module hands them to those inside it, which need not look again."""
+
+    counts: Tensor
+
+
+Lengths: TypeAlias = Tensor | Sequence[int] | int | Checked
 
 
 def row_lengths(lengths: Lengths | None, batch: int, length: int, device: torch.device) -> Tensor | None:
     """The lengths of all rows as an int64 tensor `(batch,)` on `device`; None where every row is whole.
 
     Args:
-        lengths: one int for all rows, a list, tuple or tensor `(batch,)` or `(1,)` of ints, or None.
+        lengths: one int for all rows, a list, tuple or tensor `(batch,)` or `(1,)` of ints, or None. Numbers of numpy are ints too.
         batch: rows of the input.
         length: samples of a row, padding included.
         device: where the mask will be needed.
@@ -32,13 +39,16 @@ def row_lengths(lengths: Lengths | None, batch: int, length: int, device: torch.
     """
     if lengths is None:
         return None
-    if isinstance(lengths, int) and not isinstance(lengths, bool):
-        _within(lengths, lengths, length)
-        return None if lengths == length else torch.full((batch,), lengths, dtype=torch.int64, device=device)
+    if isinstance(lengths, Checked):
+        return lengths.counts
     if isinstance(lengths, list | tuple):
         lengths = torch.tensor([_count(length) for length in lengths], dtype=torch.int64)
     if not isinstance(lengths, Tensor):
-        raise DTypeError(f"lengths must be an int, or a list, tuple or tensor of one int a row, got {type(lengths).__name__}")
+        if isinstance(lengths, bool) or not hasattr(lengths, "__index__"):
+            raise DTypeError(f"lengths must be an int, or a list, tuple or tensor of one int a row, got {type(lengths).__name__}")
+        lengths = _count(lengths)
+        _within(lengths, lengths, length)
+        return None if lengths == length else torch.full((batch,), lengths, dtype=torch.int64, device=device)
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise DTypeError(f"lengths count samples, but their dtype is {lengths.dtype}; use lengths.long(), or mask.sum(-1) of a mask")
     if lengths.ndim > 1 or (lengths.ndim == 1 and lengths.shape[0] not in (1, batch)):

@@ -12,9 +12,17 @@ from torch import Tensor, nn
 from pararnn.errors import ConfigError, ShapeError
 from pararnn.scans.api import HALF
 from pararnn_s4.layers.block import ResidualBlock
-from pararnn_s4.layers.checks import check_rate, check_sample, check_sequences
+from pararnn_s4.layers.checks import (
+    check_entry,
+    check_parameter_dtype,
+    check_probability,
+    check_sample,
+    check_sequences,
+    checked_count,
+    checked_rate,
+)
 from pararnn_s4.layers.layer import LayerStep, SSMLayer
-from pararnn_s4.layers.lengths import Lengths, row_lengths
+from pararnn_s4.layers.lengths import Checked, Lengths, mask, row_lengths
 from pararnn_s4.layers.normalisation import Norm
 from pararnn_s4.layers.pooling import Pool, pool
 from pararnn_s4.layers.s4 import S4
@@ -32,7 +40,7 @@ class ModelState(NamedTuple):
 
     Attributes:
         layers: the state of each layer, `(batch, features, d_state / 2)`.
-        summary: what pooling needs: the sum of features, or the latest ones, `(batch, d_model)`.
+        summary: what pooling needs: the sum of features, or the latest ones, `(batch, d_model)`; zeros without pooling.
         seen: samples of each row so far, `(batch,)`.
     """
 
@@ -64,6 +72,7 @@ class S4Model(nn.Module):
 
     Raises:
         ConfigError: an option that cannot work.
+        DTypeError: `dtype` is no floating one.
     """
 
     def __init__(
@@ -88,11 +97,10 @@ class S4Model(nn.Module):
             raise ConfigError(f"layer={layer!r} is unknown; choose 's4d' or 's4'")
         if pool not in ("mean", "last", None):
             raise ConfigError(f"pool={pool!r} is unknown; choose 'mean', 'last' or None for an output at every sample")
-        for name, value in (("d_input", d_input), ("d_output", d_output), ("n_layers", n_layers)):
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be an int of at least 1, got {value!r}")
-        if not 0 <= dropout < 1:
-            raise ConfigError(f"dropout must lie in [0, 1), got {dropout}")
+        d_input, d_output = checked_count("d_input", d_input), checked_count("d_output", d_output)
+        d_model, n_layers = checked_count("d_model", d_model), checked_count("n_layers", n_layers)
+        check_probability("dropout", dropout)
+        check_parameter_dtype(dtype)
         default_init = inspect.signature(LAYERS[layer]).parameters["init"].default
         require_options(layer_options, layer_options.get("init", default_init), type(self), LAYERS[layer])
         place: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -131,18 +139,22 @@ class S4Model(nn.Module):
             ShapeError, DTypeError, InputError, ConfigError: inputs that do not fit; the message says how.
         """
         check_sequences(x, size=self.d_input, name="d_input", owner="S4Model", dtype=self.encoder.weight.dtype)
-        check_rate(rate)
+        rate = checked_rate(rate)
         counts = row_lengths(lengths, x.shape[0], x.shape[1], x.device)
-        befores = self._befores(state)
+        befores, summary, seen = self._before(state, x.shape[0])
+        if counts is not None:
+            # What the encoder makes of NaN takes no gradient, but 0 * NaN would be one of its weights.
+            x = x.masked_fill(~mask(counts, x.shape[1]).unsqueeze(-1), 0)
         features = self.encoder(x)
+        asked: dict[str, Any] = {"lengths": None if counts is None else Checked(counts), "rate": rate, "return_state": return_state}
         afters: list[Any] = []
-        for block, before in zip(self.residual_blocks(), befores, strict=True):
-            features, after = block.run(features, before, counts, rate=rate, return_state=return_state)
-            afters.append(after)
+        for block, before in zip(self.blocks, befores, strict=True):
+            features = block(features, before, **asked)
+            if return_state:
+                features, after = features
+                afters.append(after)
         features = self.norm(features, counts)
-        summary, seen = self.nothing_seen(x.shape[0]) if state is None else (state.summary, state.seen)
-        if self.pool is not None:
-            features, summary, seen = pool(features, counts, self.pool, summary, seen)
+        features, summary, seen = pool(features, counts, self.pool, summary, seen)
         output = self.head(features)
         return (output, ModelState(tuple(afters), summary, seen)) if return_state else output
 
@@ -150,8 +162,9 @@ class S4Model(nn.Module):
         """The state before the first sample.
 
         Raises:
-            ConfigError: the layers are bidirectional.
+            ConfigError: the layers are bidirectional, or `batch` is no count.
         """
+        batch = checked_count("batch", batch, least=0)
         return ModelState(tuple(block.layer.init_state(batch) for block in self.residual_blocks()), *self.nothing_seen(batch))
 
     def step(self, x: Tensor, state: ModelState | None = None, *, rate: float = 1.0, mode: str = "linear") -> tuple[Tensor, ModelState]:
@@ -163,21 +176,20 @@ class S4Model(nn.Module):
             rate: as in `forward`.
             mode: the form of a step, see `S4.decoder`.
         """
+        rate = checked_rate(rate)
         return self.step_with([_layer_step(block.layer, rate, mode) for block in self.residual_blocks()], x, state)
 
     def step_with(self, steps: Sequence[LayerStep], x: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState]:
         """`step` with each layer advanced by its own of `steps`."""
         check_sample(x, size=self.d_input, name="d_input", owner="S4Model", dtype=self.encoder.weight.dtype)
+        befores, summary, seen = self._before(state, x.shape[0])
         features = self.encoder(x)
         afters: list[Any] = []
-        for block, step, before in zip(self.residual_blocks(), steps, self._befores(state), strict=True):
+        for block, step, before in zip(self.residual_blocks(), steps, befores, strict=True):
             features, after = block.step_with(step, features, before)
             afters.append(after)
-        features = self.norm.step(features)
-        summary, seen = self.nothing_seen(x.shape[0]) if state is None else (state.summary, state.seen)
-        if self.pool is not None:
-            features, summary, seen = pool(features.unsqueeze(1), None, self.pool, summary, seen)
-        return self.head(features), ModelState(tuple(afters), summary, seen)
+        features, summary, seen = pool(self.norm.step(features).unsqueeze(1), None, self.pool, summary, seen)
+        return self.head(features.squeeze(1) if self.pool is None else features), ModelState(tuple(afters), summary, seen)
 
     def decoder(self, mode: str = "linear", *, rate: float = 1.0) -> ModelDecoder:
         """The steps of this model as it is now, with the constants of its state spaces computed once.
@@ -203,12 +215,20 @@ class S4Model(nn.Module):
         wide = torch.float32 if weight.dtype in HALF else weight.dtype
         return weight.new_zeros(batch, weight.shape[0], dtype=wide), weight.new_zeros(batch, dtype=torch.int64)
 
-    def _befores(self, state: ModelState | None) -> Sequence[Any]:
+    def _before(self, state: ModelState | None, batch: int) -> tuple[Sequence[Any], Tensor, Tensor]:
+        """The states of the layers (which check them), summary and count before the first sample."""
+        summary, seen = self.nothing_seen(batch)
         if state is None:
-            return [None] * len(self.blocks)
-        if not isinstance(state, tuple) or len(state) != 3 or len(state[0]) != len(self.blocks):
-            raise ShapeError(f"state must be a ModelState of {len(self.blocks)} layers, as init_state(batch) or return_state=True gives it")
-        return state.layers
+            return [None] * len(self.blocks), summary, seen
+        if not isinstance(state, ModelState) or len(state.layers) != len(self.blocks):
+            found = f"one of {len(state.layers)}" if isinstance(state, ModelState) else type(state).__name__
+            raise ShapeError(
+                f"state must be a ModelState of {len(self.blocks)} layers, got {found}; init_state(batch) and return_state=True give one, and "
+                "ModelState(*state) makes one of a plain tuple (layers, summary, seen)"
+            )
+        check_entry(state.summary, tuple(summary.shape), summary.dtype, "state.summary")
+        check_entry(state.seen, tuple(seen.shape), seen.dtype, "state.seen")
+        return state
 
 
 def _layer_step(layer: SSMLayer, rate: float, mode: str) -> LayerStep:

@@ -1,21 +1,26 @@
 """Parameter groups for an optimiser: state-space parameters learn slower and without weight decay.
 
-What a parameter asks for is its attribute `_optim`, a dict of optimiser options, as in state-spaces. `copy.deepcopy` drops attributes of
-parameters, so layers remember the options by name (`options_of`) and put them back (`mark`).
+What a parameter asks for is its attribute `_optim`, a dict of optimiser options, as in state-spaces. Copies of a parameter, and what
+`load_state_dict(assign=True)` or `to_empty` put in its place, have no attributes, so state spaces know by name what theirs ask for
+(`StateSpace.optimizer_options`); an attribute, which may be newer, goes before.
 
 Source: Gu, Goel, Re (2022), appendix on optimisation: a learning rate of at most 1e-3 and no weight decay for the parameters of the state space.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeAlias
 
 from torch import nn
 
 from pararnn.errors import ConfigError
+from pararnn_s4.state_space.base import StateSpace
 
 Options: TypeAlias = dict[str, Any]
 
+# `torch.nn.utils.prune` renames a parameter to `NAME_orig`, `parametrize` to `parametrizations.NAME.original`.
+OWN_NAME = re.compile(r"(?:^|\.)(?:parametrizations\.)?([^.]+?)(?:_orig)?(?:\.original\d*)?$")
 ORDINARY, NO_DECAY, STATE_SPACE = "ordinary", "no decay", "state space"
 
 
@@ -25,7 +30,7 @@ def param_groups(
     """Groups of the trainable parameters of `model`, to be given to any `torch.optim` optimiser.
 
     Args:
-        model: any module; its parameters with an attribute `_optim` are those of the state spaces.
+        model: any module; the parameters of the state spaces in it, and others with an attribute `_optim`, get what they ask for.
         lr: learning rate of the ordinary parameters, and of the outputs `C` of state spaces; None leaves it to the optimiser.
         weight_decay: weight decay of the ordinary parameters; None leaves it to the optimiser.
         ssm_lr: learning rate of the other state-space parameters (time steps, A, B, P); None: `lr` for them too. A rate that a layer was made
@@ -40,14 +45,15 @@ def param_groups(
     for option, value in (("lr", lr), ("weight_decay", weight_decay), ("ssm_lr", ssm_lr)):
         if value is not None and not value >= 0:
             raise ConfigError(f"{option} must be at least 0, got {value}")
+    asked = _asked(model)
     groups: dict[tuple[tuple[str, Any], ...], Options] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        own = getattr(parameter, "_optim", None)
+        own = asked.get(id(parameter))
         options = _present(lr=lr, weight_decay=weight_decay)
         if own is not None:
-            slow = {} if name.rpartition(".")[2] == "C" else _present(lr=ssm_lr)
+            slow = {} if _own_name(name) == "C" else _present(lr=ssm_lr)
             options, label = {**options, **slow, **own}, STATE_SPACE
         elif not decay_norms and parameter.ndim < 2:
             options, label = {**options, "weight_decay": 0.0}, NO_DECAY
@@ -60,16 +66,19 @@ def param_groups(
     return sorted(groups.values(), key=lambda group: (ORDINARY, NO_DECAY, STATE_SPACE).index(group["name"]))
 
 
-def options_of(module: nn.Module) -> dict[str, Options]:
-    """The optimiser options that parameters of `module` ask for, by name."""
-    return {name: dict(parameter._optim) for name, parameter in module.named_parameters() if hasattr(parameter, "_optim")}
+def _asked(model: nn.Module) -> dict[int, Options]:
+    """What parameters ask for, by their id."""
+    named: dict[int, Options | None] = {}
+    for module in model.modules():
+        if isinstance(module, StateSpace):
+            named |= {id(parameter): module.optimizer_options.get(_own_name(name)) for name, parameter in module.named_parameters()}
+    wanted = ((id(parameter), getattr(parameter, "_optim", named.get(id(parameter)))) for parameter in model.parameters())
+    return {key: options for key, options in wanted if options is not None}
 
 
-def mark(module: nn.Module, options: dict[str, Options]) -> None:
-    """Let the parameters of `module` ask for `options` (as from `options_of`)."""
-    for name, parameter in module.named_parameters():
-        if name in options:
-            parameter._optim = dict(options[name])  # type: ignore[attr-defined]
+def _own_name(name: str) -> str:
+    found = OWN_NAME.search(name)
+    return found[1] if found else name
 
 
 def _present(**options: float | None) -> Options:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pararnn.errors import ConfigError
+from pararnn_s4.layers.checks import check_probability, checked_count, optional_count
 from pararnn_s4.modules.activation import ACTIVATIONS, GATED
 
 Method: TypeAlias = Literal["auto", "convolution", "scan"]
@@ -40,10 +41,8 @@ class LayerOptions:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "channels", "l_max", "bottleneck", "gate"):
-            value = getattr(self, name)
-            optional = name not in ("d_model", "channels")
-            if not (optional and value is None) and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ConfigError(f"{name} must be an int of at least 1{' or None' if optional else ''}, got {value!r}")
+            checked = checked_count if name in ("d_model", "channels") else optional_count
+            object.__setattr__(self, name, checked(name, getattr(self, name)))
         if self.bottleneck is not None and self.d_model % self.bottleneck:
             raise ConfigError(
                 f"bottleneck={self.bottleneck} must divide d_model={self.d_model}, so that the state space runs on a whole number of features"
@@ -54,8 +53,7 @@ class LayerOptions:
         if self.mult_act == GATED:
             raise ConfigError("mult_act='glu' would halve the features after the gate; use final_act='glu', or gate, which multiplies as well")
         for name in ("dropout", "drop_kernel"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+            check_probability(name, getattr(self, name))
         if self.postact is not None and self.final_act not in (None, "glu", self.postact):
             raise ConfigError(f"postact={self.postact!r} is the old name of final_act, which is {self.final_act!r}; pass final_act alone")
         if self.bidirectional not in (False, True, "exclusive"):

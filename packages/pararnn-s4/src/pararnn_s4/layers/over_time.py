@@ -49,7 +49,7 @@ def over_time(
     if method == "scan":
         y, after = scan_outputs(ssm, signal, state, D=skip, rate=rate, lengths=counts if return_state else None)
         return y, after if return_state else None
-    system = ssm.sampled(rate)
+    system = ssm(rate=rate)
     kernel = F.dropout(system.kernel(lags), options.drop_kernel, training)
     ahead, behind = (kernel[options.heads :], kernel[: options.heads]) if options.bidirectional else (None, kernel)
     # The skip D x is a kernel of one lag: adding it there saves two passes over the outputs.

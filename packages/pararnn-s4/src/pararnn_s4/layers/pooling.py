@@ -13,7 +13,7 @@ Pool: TypeAlias = Literal["mean", "last"] | None
 
 
 def pool(features: Tensor, counts: Tensor | None, how: Pool, summary: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The pooled vectors `(batch, features)`, and summary and count after this chunk.
+    """The pooled vectors `(batch, features)` (the features as they are for None), and summary and count after this chunk.
 
     Args:
         features: `(batch, length, features)`.
@@ -26,6 +26,8 @@ def pool(features: Tensor, counts: Tensor | None, how: Pool, summary: Tensor, se
     """
     length = features.shape[1]
     lengths = seen.new_full(seen.shape, length) if counts is None else counts
+    if how is None:
+        return features, summary, seen + lengths
     if how == "mean":
         wide = features.float() if features.dtype in HALF else features
         valid = torch.arange(length, device=features.device).unsqueeze(-1) < lengths.view(-1, 1, 1)

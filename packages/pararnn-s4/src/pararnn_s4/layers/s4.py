@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pararnn_s4.layers.checks import check_owned, check_parameter_dtype, checked_count, optional_count
 from pararnn_s4.layers.layer import SSMLayer
 from pararnn_s4.layers.options import Directions, LayerOptions, Method
 from pararnn_s4.state_space.dplr import DPLRSSM, Algorithm
@@ -96,6 +97,7 @@ class S4(SSMLayer):
         **init_args: Any,
     ) -> None:
         require_options(init_args, init, S4)
+        check_parameter_dtype(dtype)
         options = LayerOptions(
             d_model=d_model,
             channels=channels,
@@ -117,10 +119,10 @@ class S4(SSMLayer):
         )
         ssm = DPLRSSM(
             options.features,
-            d_state=d_state,
+            d_state=checked_count("d_state", d_state),
             channels=options.ssm_channels,
             rank=rank,
-            n_ssm=n_ssm,
+            n_ssm=optional_count("n_ssm", n_ssm),
             init=init,
             dt_min=dt_min,
             dt_max=dt_max,
@@ -144,10 +146,13 @@ class S4(SSMLayer):
     def cell(self, *, rate: float = 1.0) -> ParaS4:
         """The state space and the skip of this layer as a cell of pararnn, with shared parameters; what stands round them is left out.
 
+        The cell remembers without limit: it follows `forward` also beyond `l_max` only where that is None.
+
         Raises:
-            ConfigError: the layer is bidirectional.
+            ConfigError: the layer is bidirectional, or a hook sets its `D` (as that of pruning does).
         """
         from pararnn_s4.cells.dplr import ParaS4
 
         self.need_states("cell")
+        check_owned(self, "D", "cell")
         return ParaS4(self.options.features, ssm=self.ssm, D=self.D, rate=rate)

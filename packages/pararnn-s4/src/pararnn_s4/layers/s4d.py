@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from pararnn_s4.layers.checks import check_owned, check_parameter_dtype, checked_count, optional_count
 from pararnn_s4.layers.layer import SSMLayer
 from pararnn_s4.layers.options import Directions, LayerOptions, Method
 from pararnn_s4.state_space.diagonal import DiagonalSSM
@@ -76,6 +77,7 @@ class S4D(SSMLayer):
         **init_args: Any,
     ) -> None:
         require_options(init_args, init, S4D)
+        check_parameter_dtype(dtype)
         options = LayerOptions(
             d_model=d_model,
             channels=channels,
@@ -97,9 +99,9 @@ class S4D(SSMLayer):
         )
         ssm = DiagonalSSM(
             options.features,
-            d_state=d_state,
+            d_state=checked_count("d_state", d_state),
             channels=options.ssm_channels,
-            n_ssm=n_ssm,
+            n_ssm=optional_count("n_ssm", n_ssm),
             init=init,
             disc=disc,
             dt_min=dt_min,
@@ -123,10 +125,13 @@ class S4D(SSMLayer):
     def cell(self, *, rate: float = 1.0) -> ParaS4D:
         """The state space and the skip of this layer as a cell of pararnn, with shared parameters; what stands round them is left out.
 
+        The cell remembers without limit: it follows `forward` also beyond `l_max` only where that is None.
+
         Raises:
-            ConfigError: the layer is bidirectional.
+            ConfigError: the layer is bidirectional, or a hook sets its `D` (as that of pruning does).
         """
         from pararnn_s4.cells.diagonal import ParaS4D
 
         self.need_states("cell")
+        check_owned(self, "D", "cell")
         return ParaS4D(self.options.features, ssm=self.ssm, D=self.D, rate=rate)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
 from pararnn_s4.parameters.transforms import inv_transform
+from pararnn_s4.placement import has_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -140,5 +141,5 @@ def _check(A: Tensor, B: Tensor, C: Tensor, inv_dt: Tensor, P: Tensor | None, *,
         raise DTypeError(
             f"parameters of one system must share a precision, got {sorted(map(str, precisions))}; see `dtype` of init_dt, `cdtype` of init_ssm_dplr"
         )
-    if not A.is_meta and not bool((A.real < REAL_PART_SLACK).all() and (not A.is_complex() or bool((A.imag <= 0).all()))):
+    if has_numbers(A) and not bool((A.real < REAL_PART_SLACK).all() and (not A.is_complex() or bool((A.imag <= 0).all()))):
         raise InputError("A must have real parts below 0 and imaginary parts of at most 0 (keep that half of each conjugate pair)")

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pararnn.errors import ConfigError, InputError
+from pararnn_s4.placement import has_numbers
 
 Transform: TypeAlias = Literal["none", "exp", "relu", "sigmoid", "softplus"]
 
@@ -42,7 +43,7 @@ def inv_transform(param: Float[Tensor, "*shape"], transform: str = "none", *, fl
         # log(exp(x) - 1) without its overflow.
         return positive + torch.log(-torch.expm1(-positive))
     if transform == "sigmoid":
-        if bool((positive >= 1).any()):
+        if has_numbers(positive) and bool((positive >= 1).any()):
             raise InputError(f"a sigmoid gives numbers below 1, but {positive.max().item():g} is to be stored; choose another transform, such as exp")
         return torch.logit(positive)
     raise _unknown(transform)

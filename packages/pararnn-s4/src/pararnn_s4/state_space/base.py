@@ -7,7 +7,6 @@ Parameters of any precision are taken to double precision first: that costs one 
 
 from __future__ import annotations
 
-import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,9 +19,12 @@ from pararnn.errors import ConfigError, DTypeError, ShapeError
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.initialisation.layer import init_ssm_dplr
 from pararnn_s4.initialisation.timescales import init_dt
+from pararnn_s4.kernels.arrange import whole_number
+from pararnn_s4.layers.checks import checked_rate
 from pararnn_s4.layers.lengths import Lengths, row_lengths
 from pararnn_s4.parameters.processing import process_dplr_params, process_ssm_params
 from pararnn_s4.parameters.registration import Setting, register_ssm_params
+from pararnn_s4.placement import has_numbers
 from pararnn_s4.state_space.continuous import Continuous
 from pararnn_s4.state_space.decoder import Decoder
 from pararnn_s4.state_space.names import require_backend, require_options
@@ -39,6 +41,9 @@ class StateSpace(nn.Module, ABC):
     B: Tensor
     C: Tensor
     P: Tensor
+
+    optimizer_options: dict[str, dict[str, Any]]
+    """What each parameter asks of an optimiser, by name; `param_groups` looks here, because copies and loaded parameters have no attributes."""
 
     def __init__(
         self,
@@ -89,7 +94,13 @@ class StateSpace(nn.Module, ABC):
             self, A, B, C, inv_dt, P if rank else None, d_model, self.n_ssm, size // 2, channels, max(rank, 1),
             dt_fast, real_transform, imag_transform, is_real, False, None, rank == 0, lr=lr, wd=wd,
         )  # fmt: skip
-        self.to(dtype)
+        self.optimizer_options = _marks(self)
+        if dtype != built:
+            self.to(dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What a user wrote on a parameter since then goes with a copy of the module, which has it by name alone.
+        return {**vars(self), "optimizer_options": {**self.optimizer_options, **_marks(self)}}
 
     @property
     def state_size(self) -> int:
@@ -108,7 +119,7 @@ class StateSpace(nn.Module, ABC):
 
     def continuous(self, rate: float = 1.0) -> Continuous:
         """The model in continuous time, in double precision; inputs are sampled every `rate * dt` seconds."""
-        _check_rate(rate)
+        rate = checked_rate(rate)
         wide: dict[str, Any] = {name: double(getattr(self, name)) for name in ("A_real", "B", "C", "inv_dt")}
         wide["A_imag"] = None if self.is_real else double(self.A_imag)
         options: dict[str, Any] = {"dt_fast": self._dt_fast, "is_real": self.is_real, "repeat_factor": self.repeat, "rate": rate, **self._transforms}
@@ -120,15 +131,19 @@ class StateSpace(nn.Module, ABC):
 
     @abstractmethod
     def sampled(self, rate: float = 1.0) -> SampledSystem:
-        """The model sampled every `rate * dt` seconds; use it where several of the questions below are asked at once."""
+        """The model sampled every `rate * dt` seconds, from the parameters as they stand; `ssm(rate=rate)` runs the hooks of the module before."""
 
-    def forward(self, length: int, *, rate: float = 1.0) -> Tensor:
-        """The convolution kernel `C A^l B`, real `(channels, d_model, length)`.
+    def forward(self, length: int | None = None, *, rate: float = 1.0) -> Any:
+        """The convolution kernel `C A^l B`, real `(channels, d_model, length)`; without a `length` the sampled model, to be asked several questions.
+
+        Everything that this module, layers and cells compute comes through here, so that hooks which set parameters (`torch.nn.utils.prune`) act.
 
         Raises:
             ShapeError: `length` is below 1.
             ConfigError: `rate` is not positive.
         """
+        if length is None:
+            return self.sampled(rate)
         length = _checked_length(length)
         with full_precision(self.C):
             return self.sampled(rate).kernel(length)
@@ -144,7 +159,7 @@ class StateSpace(nn.Module, ABC):
         length = _checked_length(length)
         state = self._checked_state(state, None)
         with full_precision(self.C):
-            return self.sampled(rate).response(state, length)
+            return self._hooked(rate).response(state, length)
 
     def advance(self, u: Tensor, state: Tensor | None = None, *, rate: float = 1.0, lengths: Lengths | None = None) -> Tensor:
         """The state after the last sample of `u` `(batch, d_model, length)`: with `lengths`, after the first `lengths[i]` of row `i`.
@@ -160,7 +175,7 @@ class StateSpace(nn.Module, ABC):
         state = None if state is None else self._checked_state(state, u.shape[0])
         rows = row_lengths(lengths, u.shape[0], operator.index(u.shape[-1]), u.device)
         with full_precision(self.C):
-            return self.sampled(rate).advance(self._checked_input(u), state, rows)
+            return self._hooked(rate).advance(self._checked_input(u), state, rows)
 
     def initial_state(self, batch: int) -> Tensor:
         """Zeros `(batch, d_model, state)`: `d_state / 2` complex numbers, one of each conjugate pair, or `d_state` real ones with `is_real`."""
@@ -196,10 +211,14 @@ class StateSpace(nn.Module, ABC):
         """The sizes that made this module."""
         return f"d_model={self.d_model}, d_state={self.d_state}, channels={self.channels}, n_ssm={self.n_ssm}, is_real={self.is_real}"
 
+    def _hooked(self, rate: float) -> SampledSystem:
+        system: SampledSystem = self(rate=rate)
+        return system
+
     def _decoder(self, mode: Mode, rate: float) -> Decoder:
         if mode not in ("linear", "dense", "diagonal"):
             raise ConfigError(f"mode={mode!r} is no form of a step; choose 'linear', 'dense' or 'diagonal'", mode=mode)
-        return self.sampled(rate).decoder(mode)
+        return self._hooked(rate).decoder(mode)
 
     def _checked_input(self, u: Tensor) -> Tensor:
         if u.is_complex():
@@ -220,21 +239,20 @@ class StateSpace(nn.Module, ABC):
         return state.to(self.state_dtype)
 
 
+def _marks(module: nn.Module) -> dict[str, dict[str, Any]]:
+    return {name: dict(parameter._optim) for name, parameter in module.named_parameters() if hasattr(parameter, "_optim")}
+
+
 def _checked_length(length: int) -> int:
+    # Plain numbers: torch.compile then builds one graph for each length, because the blocks of the products depend on it.
+    length = whole_number(length, "length")
     if length < 1:
         raise ShapeError(f"the length is {length}; it must be at least 1")
-    # A plain number, which int() would not make of a symbolic one: torch.compile then builds one graph for each length, because the blocks
-    # of the products depend on it.
-    return operator.index(length)
-
-
-def _check_rate(rate: float) -> None:
-    if not (rate > 0 and math.isfinite(rate)):
-        raise ConfigError(f"rate={rate} must be positive and finite: it is the time between samples over that of the training data", rate=rate)
+    return length
 
 
 def _require_real(rates: Tensor, init: str | Sequence[str]) -> None:
-    if not rates.is_meta and bool((rates.imag != 0).any()):
+    if has_numbers(rates) and bool((rates.imag != 0).any()):
         raise ConfigError(
             f"is_real keeps real eigenvalues only, but init={init!r} has imaginary parts down to {rates.imag.min().item():.3g}; without "
             "them its states would be copies of each other; choose init='diag-real' (for a DPLR model 'dplr-real')"

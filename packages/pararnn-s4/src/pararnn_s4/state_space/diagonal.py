@@ -25,7 +25,8 @@ class DiagonalSSM(StateSpace):
         n_ssm: how many `A` and `B` there are; feature `h` uses number `h % n_ssm`. None: one a feature.
         init: how `A` and `B` start; a name or a list, see `combination`, which takes `init_args`.
         disc: the discretisation.
-        dt_min, dt_max, dt_tie, dt_transform, deterministic: how the time steps start, see `init_dt`.
+        dt_min, dt_max, dt_tie, dt_transform, deterministic: how the time steps start, see `init_dt`. With `dt_transform="none"` nothing keeps
+            a trained time step positive; a model with a negative one runs backwards in time and grows without bound.
         dt_fast: store the hyperbolic arcsine of the time steps' parameters.
         real_transform, imag_transform: how the parts of `A` are stored, see `param_transform`.
         is_real: keep real eigenvalues only; the state has `d_state` real numbers.
@@ -100,7 +101,7 @@ class DiagonalSSM(StateSpace):
 
         `x[t+1] = transition * x[t] + drive * u[t]`; outputs are `2 Re sum C x[t+1]`, without the factor 2 for a real model.
         """
-        system = self.sampled(rate)
+        system: SampledDiagonal = self(rate=rate)
         return system.transition.to(self.state_dtype), system.drive.to(self.state_dtype), system.output.to(self.state_dtype)
 
     def extra_repr(self) -> str:

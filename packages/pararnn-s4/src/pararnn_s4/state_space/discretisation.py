@@ -22,7 +22,8 @@ Discretisation: TypeAlias = Literal["zoh", "bilinear"]
 # Below this, a series gives (exp(x) - 1) / x: the quotient loses digits there, and its derivative twice as many. The ten terms are exact.
 _SMALL = 0.1
 _TERMS = 10
-# The trapezoidal rule maps dt a = -2 to zero, whose logarithm is not finite; this stands for zero, and its powers are far below rounding.
+# The trapezoidal rule maps dt a = -2 to zero, whose logarithm is not finite. This is added to it there, not put in its place, so that the
+# derivatives of its powers are right, that of the first one above all.
 _ZERO = 1e-30
 
 
@@ -71,7 +72,7 @@ def _logarithm(transition: Tensor, difference: Tensor) -> Tensor:
         transition, difference = (torch.complex(part, torch.zeros_like(part)) for part in (transition, difference))
     # Slow states lose their digits in `transition` itself, and with a length of 65536 the kernel loses five of them.
     slow = difference.abs() < 0.5
-    fast = torch.where(slow | (transition.abs() < _ZERO), _ZERO, transition)
+    fast = torch.where(slow, 1.0, torch.where(transition.abs() < _ZERO, transition + _ZERO, transition))
     return torch.where(slow, torch.log1p(torch.where(slow, difference, 0.0)), torch.log(fast))
 
 

@@ -63,6 +63,17 @@ class Powers:
                 state = exact_bmm(self.square(exponent, state.dtype), state)
         return state
 
+    def sum(self, start: Tensor, count: int) -> Tensor:
+        """`A^l start` summed over `l = 0 .. count - 1`, for `start` `(copies, size, width)`."""
+        # Over the lower bits of the count, and over as many steps as the bit at hand says.
+        total, doubled = torch.zeros_like(start), start
+        for exponent in range(count.bit_length()):
+            if count >> exponent & 1:
+                total = doubled + exact_bmm(self.square(exponent, start.dtype), total) if count & ((1 << exponent) - 1) else doubled
+            if count >> exponent + 1:
+                doubled = doubled + exact_bmm(self.square(exponent, start.dtype), doubled)
+        return total
+
     def apply_each(self, state: Tensor, counts: Tensor, largest: int) -> Tensor:
         """`A^counts[i]` times column `i` of `state` `(copies, size, batch)`, no count above `largest`."""
         for exponent in range(largest.bit_length()):
@@ -103,8 +114,8 @@ def gathered(powers: Powers, drive: Tensor, latest_first: Tensor) -> Tensor:
         if blocks % 2:
             states = torch.nn.functional.pad(states, (0, batch))
             blocks += 1
-        pairs = states.reshape(copies, -1, blocks // 2, 2, batch)
-        early = pairs[:, :, :, 1].reshape(copies, -1, blocks // 2 * batch)
+        pairs = states.reshape(copies, states.shape[1], blocks // 2, 2, batch)
+        early = pairs[:, :, :, 1].reshape(copies, states.shape[1], blocks // 2 * batch)
         states = pairs[:, :, :, 0].reshape_as(early) + exact_bmm(powers.square(exponent, states.dtype), early)
         blocks, exponent = blocks // 2, exponent + 1
     return states
@@ -112,5 +123,5 @@ def gathered(powers: Powers, drive: Tensor, latest_first: Tensor) -> Tensor:
 
 def _stride(length: int, width: int, height: int) -> int:
     """The power of two of the block: `width` columns for each place in it and `height` rows for each block cost least together."""
-    balance = max(length * height // width, 1)
+    balance = max(length * height // max(width, 1), 1)
     return min((balance.bit_length()) // 2, (length - 1).bit_length())

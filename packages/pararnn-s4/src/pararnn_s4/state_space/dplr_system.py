@@ -59,7 +59,8 @@ class SampledDPLR:
     def kernel(self, length: int) -> Tensor:
         """`C A^l B`, real `(channels, d_model, length)`."""
         if self._method == "cauchy":
-            return cauchy_kernel(self._model, self.powers, self.output, length, dtype=self._real_dtype, backend=self._backend)
+            start = columns(self.constants.drive)
+            return cauchy_kernel(self._model, self.powers, self.output, start, length, dtype=self._real_dtype, backend=self._backend)
         return products(self.powers, self.output, columns(self.constants.drive).unsqueeze(-1), length, self._real_dtype)[0]
 
     def response(self, state: Tensor, length: int) -> Tensor:

@@ -28,7 +28,9 @@ def rows(weights: Tensor) -> Tensor:
 
 def from_rows(weights: Tensor) -> Tensor:
     """The complex weights of which `weights` is the row form."""
-    return halves(weights).conj()
+    # Not the conj() of halves, a view that torch only notes as conjugated: vmap has no rule for taking parts of such a one.
+    real, imag = weights.chunk(2, dim=-1)
+    return torch.complex(real.contiguous(), -imag)
 
 
 def diagonal_matrix(transition: Tensor) -> Tensor:
