@@ -15,16 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pararnn.errors import ConfigError, DTypeError, ShapeError
+from pararnn.errors import ConfigError, ShapeError
 from pararnn.scans.dispatch import full_precision
 from pararnn_s4.initialisation.layer import init_ssm_dplr
 from pararnn_s4.initialisation.timescales import init_dt
-from pararnn_s4.kernels.arrange import whole_number
 from pararnn_s4.layers.checks import checked_rate
 from pararnn_s4.layers.lengths import Lengths, row_lengths
 from pararnn_s4.parameters.processing import process_dplr_params, process_ssm_params
 from pararnn_s4.parameters.registration import Setting, register_ssm_params
-from pararnn_s4.placement import has_numbers
+from pararnn_s4.state_space.checks import checked_input, checked_length, checked_state, require_real
 from pararnn_s4.state_space.continuous import Continuous
 from pararnn_s4.state_space.decoder import Decoder
 from pararnn_s4.state_space.names import require_backend, require_options
@@ -89,7 +88,7 @@ class StateSpace(nn.Module, ABC):
             size, d_model, self.n_ssm, channels, max(rank, 1), init, deterministic, complex_of(built), device=device, **init_args
         )
         if is_real:
-            _require_real(A, init)
+            require_real(A, init)
         self.repeat = register_ssm_params(
             self, A, B, C, inv_dt, P if rank else None, d_model, self.n_ssm, size // 2, channels, max(rank, 1),
             dt_fast, real_transform, imag_transform, is_real, False, None, rank == 0, lr=lr, wd=wd,
@@ -144,7 +143,7 @@ class StateSpace(nn.Module, ABC):
         """
         if length is None:
             return self.sampled(rate)
-        length = _checked_length(length)
+        length = checked_length(length)
         with full_precision(self.C):
             return self.sampled(rate).kernel(length)
 
@@ -156,8 +155,8 @@ class StateSpace(nn.Module, ABC):
             DTypeError: `state` is complex for a real model, or real for a complex one.
             ConfigError: `rate` is not positive.
         """
-        length = _checked_length(length)
-        state = self._checked_state(state, None)
+        length = checked_length(length)
+        state = checked_state(self, state, None)
         with full_precision(self.C):
             return self._hooked(rate).response(state, length)
 
@@ -172,10 +171,10 @@ class StateSpace(nn.Module, ABC):
         """
         if u.ndim != 3 or u.shape[1] != self.d_model:
             raise ShapeError(f"inputs must be (batch, {self.d_model}, length), got {tuple(u.shape)}", shape=tuple(u.shape))
-        state = None if state is None else self._checked_state(state, u.shape[0])
+        state = None if state is None else checked_state(self, state, u.shape[0])
         rows = row_lengths(lengths, u.shape[0], operator.index(u.shape[-1]), u.device)
         with full_precision(self.C):
-            return self._hooked(rate).advance(self._checked_input(u), state, rows)
+            return self._hooked(rate).advance(checked_input(u, self.dtype), state, rows)
 
     def initial_state(self, batch: int) -> Tensor:
         """Zeros `(batch, d_model, state)`: `d_state / 2` complex numbers, one of each conjugate pair, or `d_state` real ones with `is_real`."""
@@ -192,10 +191,10 @@ class StateSpace(nn.Module, ABC):
         """
         if u.ndim != 2 or u.shape[1] != self.d_model:
             raise ShapeError(f"one sample must be (batch, {self.d_model}), got {tuple(u.shape)}", shape=tuple(u.shape))
-        state = self._checked_state(state, u.shape[0])
+        state = checked_state(self, state, u.shape[0])
         with full_precision(self.C):
             decoder = self._decoder(mode, rate)
-            y, following = decoder.step(self._checked_input(u), decoder.enter(state))
+            y, following = decoder.step(checked_input(u, self.dtype), decoder.enter(state))
             return y, decoder.leave(following)
 
     def decoder(self, mode: Mode = "linear", *, rate: float = 1.0) -> Decoder:
@@ -220,40 +219,6 @@ class StateSpace(nn.Module, ABC):
             raise ConfigError(f"mode={mode!r} is no form of a step; choose 'linear', 'dense' or 'diagonal'", mode=mode)
         return self._hooked(rate).decoder(mode)
 
-    def _checked_input(self, u: Tensor) -> Tensor:
-        if u.is_complex():
-            raise DTypeError(f"inputs are real, got {u.dtype}; pass the real and the imaginary part as features of their own")
-        return u.to(self.dtype)
-
-    def _checked_state(self, state: Tensor, batch: int | None) -> Tensor:
-        expected = (batch if batch is not None else state.shape[0] if state.ndim else 0, self.d_model, self.state_size)
-        if state.shape != expected:
-            kind = "real numbers" if self.is_real else "complex numbers, one of each conjugate pair"
-            raise ShapeError(
-                f"the state must be ({'batch' if batch is None else batch}, {self.d_model}, {self.state_size}), which are {kind}, "
-                f"got {tuple(state.shape)}; initial_state(batch) gives a first one",
-                shape=tuple(state.shape),
-            )
-        if state.is_complex() == self.is_real:
-            raise DTypeError(f"the state of this model is {self.state_dtype}, got {state.dtype}; initial_state(batch) gives a first one")
-        return state.to(self.state_dtype)
-
 
 def _marks(module: nn.Module) -> dict[str, dict[str, Any]]:
     return {name: dict(parameter._optim) for name, parameter in module.named_parameters() if hasattr(parameter, "_optim")}
-
-
-def _checked_length(length: int) -> int:
-    # Plain numbers: torch.compile then builds one graph for each length, because the blocks of the products depend on it.
-    length = whole_number(length, "length")
-    if length < 1:
-        raise ShapeError(f"the length is {length}; it must be at least 1")
-    return length
-
-
-def _require_real(rates: Tensor, init: str | Sequence[str]) -> None:
-    if has_numbers(rates) and bool((rates.imag != 0).any()):
-        raise ConfigError(
-            f"is_real keeps real eigenvalues only, but init={init!r} has imaginary parts down to {rates.imag.min().item():.3g}; without "
-            "them its states would be copies of each other; choose init='diag-real' (for a DPLR model 'dplr-real')"
-        )
