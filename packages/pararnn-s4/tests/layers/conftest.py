@@ -50,6 +50,12 @@ def make():
     return build
 
 
+@pytest.fixture
+def numpy():
+    """Optional, as it is for torch; its numbers come from data loaders."""
+    return pytest.importorskip("numpy")
+
+
 @pytest.fixture(params=LAYERS)
 def kind(request):
     return request.param

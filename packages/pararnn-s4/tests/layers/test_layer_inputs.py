@@ -1,6 +1,5 @@
 """Padding, cut kernels, and inputs that cannot be meant."""
 
-import numpy
 import pytest
 import torch
 
@@ -204,7 +203,7 @@ def test_dtypes_that_parameters_cannot_have_are_refused(layer, dtype):
         layer(8, 8, dtype=dtype)
 
 
-def test_whole_numbers_may_come_from_elsewhere(family, make, sequences, close):
+def test_whole_numbers_may_come_from_elsewhere(numpy, family, make, sequences, close):
     layer, x = make(family, n_ssm=2, channels=2, gate=1), sequences()
     other = make(family, d_model=numpy.int64(8), d_state=torch.tensor(8), n_ssm=numpy.int32(2), channels=numpy.int64(2), gate=torch.tensor(1))
     close(other(x), layer(x), atol=0)

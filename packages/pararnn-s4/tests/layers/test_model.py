@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -260,7 +259,7 @@ def test_inputs_that_do_not_fit_are_named(x):
         model(x, rate=0.0)
 
 
-def test_plain_numbers_may_come_from_elsewhere(x, close):
+def test_plain_numbers_may_come_from_elsewhere(numpy, x, close):
     model = build()
     for rate in (numpy.float32(2), torch.tensor(2), 2):
         close(model(x, rate=rate), model(x, rate=2.0), atol=0)
@@ -307,7 +306,10 @@ def test_batches_that_are_no_counts_are_refused(batch):
     for holder in (model, model.decoder(), model.blocks[0].layer, model.blocks[0].layer.decoder()):
         with pytest.raises(ConfigError, match="batch must be an int of at least 0"):
             holder.init_state(batch)
-    assert model.init_state(numpy.int64(0)).seen.shape == (0,)
+
+
+def test_a_count_of_numpy_is_a_batch(numpy):
+    assert build().init_state(numpy.int64(0)).seen.shape == (0,)
 
 
 def test_a_bidirectional_model_has_no_steps(x):
