@@ -71,8 +71,8 @@ def run_backend(
 def full_precision(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """Autocast switched off: it would multiply matrices in half precision, and the errors add up over time."""
     device = like.device.type
-    # Asked of a device without autocast, such as meta, torch raises.
-    active = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    # Asked of a device without autocast, such as meta, torch raises; the first question cannot be traced by torch 2.11, where none such arises.
+    active = (torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if active else contextlib.nullcontext()
 
 
