@@ -34,7 +34,7 @@ PREFIX = "pararnn-"
 FAMILIES = sorted(path.parent.name.removeprefix(PREFIX) for path in Path("packages").glob("*/pyproject.toml") if path.parent.name != "pararnn-core")
 PACKAGES = ["core", *FAMILIES]
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
-ORACLES = ("ncps", "numpy", "scipy", "statsmodels", "matplotlib", "safetensors")
+ORACLES = ("ncps", "numpy", "scipy", "statsmodels", "matplotlib", "safetensors", "torchdiffeq")
 # What each backend needs besides the packages. Those of the core run every test, those of a family its own tests that name them.
 BACKENDS: dict[str, tuple[str, ...]] = {
     "torch": (),

@@ -1,0 +1,1 @@
+"""Weights on the orthogonal group and the Stiefel manifold."""

@@ -1,0 +1,1 @@
+"""Weights as functions of time."""
