@@ -10,7 +10,7 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 DOCS = Path(__file__).resolve().parent
-PAGES = ("explanation/solver.md", "explanation/s4.md")
+PAGES = ("explanation/solver.md", "explanation/s4.md", "explanation/nanode.md", "tutorials/neural_ode_with_moving_weights.md")
 
 
 def main():

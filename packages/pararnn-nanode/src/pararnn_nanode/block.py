@@ -94,7 +94,7 @@ class NANODE(nn.Module):
             progress: called with the number of steps done and of all steps after each step.
 
         Raises:
-            NonFiniteState: the state left the finite numbers, with the time and the step.
+            NonFiniteStateError: the state left the finite numbers, with the time and the step.
         """
         states = self.solve(x, t, u, progress=progress).x
         return states[-1] if self._ends(t) else states

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pararnn.errors import DifferentiationError, ParaRNNError
 
 
-class NonFiniteState(ParaRNNError, ArithmeticError):
+class NonFiniteStateError(ParaRNNError, ArithmeticError):
     """The state became NaN or infinite; `data` holds `time` and `step`."""
 
 
-class StepUnderflow(ParaRNNError, ArithmeticError):
+class StepUnderflowError(ParaRNNError, ArithmeticError):
     """An adaptive method needs steps below what the dtype can resolve, or more of them than were allowed."""
 
 
-class NotReversible(DifferentiationError):
+class NotReversibleError(DifferentiationError):
     """Walking back drifted away from the states of the walk forward, so gradients would be wrong; `data` holds `drift` and `allowed`."""

@@ -56,7 +56,7 @@ def odeint(
     Raises:
         ConfigError: a method, option or value that does not exist or cannot work.
         InputError: `t` is a single time, not finite, or turns around.
-        NonFiniteState, StepUnderflow: the solution cannot be followed.
+        NonFiniteStateError, StepUnderflowError: the solution cannot be followed.
     """
     problem = InitialValue(
         func=func,

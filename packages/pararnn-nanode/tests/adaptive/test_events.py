@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, DifferentiationError, InputError
-from pararnn_nanode import StepUnderflow, odeint, odeint_adjoint, odeint_event, odeint_solution
+from pararnn_nanode import StepUnderflowError, odeint, odeint_adjoint, odeint_event, odeint_solution
 
 
 class Fall(torch.nn.Module):
@@ -101,9 +101,9 @@ def test_an_event_that_is_there_at_the_start_ends_at_once():
 
 
 def test_an_event_that_never_happens_is_an_error():
-    with pytest.raises(StepUnderflow, match="did not happen in max_steps = 50 steps"):
+    with pytest.raises(StepUnderflowError, match="did not happen in max_steps = 50 steps"):
         odeint(lambda t, y: -y, torch.ones(1), [0.0, 1.0], method="dopri5", options={"max_num_steps": 50}, event_fn=lambda t, y: y + 1.0)
-    with pytest.raises(StepUnderflow, match="without an end"):
+    with pytest.raises(StepUnderflowError, match="without an end"):
         odeint(lambda t, y: 0 * y, torch.ones(1), [0.0, 1.0], event_fn=lambda t, y: y + 1.0)
 
 

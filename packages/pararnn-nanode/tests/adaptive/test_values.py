@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pararnn_nanode import BucketPath, CallableField, DenseField, NonFiniteState, StepUnderflow, TrigPath, odeint, odeint_solution
+from pararnn_nanode import BucketPath, CallableField, DenseField, NonFiniteStateError, StepUnderflowError, TrigPath, odeint, odeint_solution
 from pararnn_nanode.integrate.adaptive import integrate
 from pararnn_nanode.integrate.dopri5 import PAIRS
 
@@ -141,18 +141,18 @@ def test_a_dense_field_and_the_same_function_have_one_solution():
 
 
 def test_a_solution_that_runs_to_infinity_is_an_error_with_its_time():
-    with pytest.raises(StepUnderflow, match="singularity") as caught:
+    with pytest.raises(StepUnderflowError, match="singularity") as caught:
         odeint(lambda t, y: y * y, torch.ones(1), [0.0, 2.0])
     assert caught.value.data["time"] == pytest.approx(1.0, abs=1e-6)
 
 
 def test_too_many_steps_are_an_error_with_what_was_reached():
-    with pytest.raises(StepUnderflow, match="max_steps = 100 attempts brought t only to"):
+    with pytest.raises(StepUnderflowError, match="max_steps = 100 attempts brought t only to"):
         odeint(lambda t, y: -1e6 * (y - torch.cos(t)), torch.zeros(1), [0.0, 2.0], method="dopri5", options={"max_num_steps": 100})
 
 
 @pytest.mark.parametrize("when", [0.0, 0.5])
 def test_a_field_that_is_not_finite_is_an_error_with_its_time(when):
-    with pytest.raises(NonFiniteState) as caught:
+    with pytest.raises(NonFiniteStateError) as caught:
         odeint(lambda t, y: torch.where(t >= when, math.nan, -y), torch.ones(1), [0.0, 1.0])
     assert caught.value.data["time"] == pytest.approx(when, abs=1e-6)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, InputError, ShapeError
-from pararnn_nanode import NANODE, BucketPath, ConstantPath, DenseField, NonFiniteState, PolyPath, TrigPath
+from pararnn_nanode import NANODE, BucketPath, ConstantPath, DenseField, NonFiniteStateError, PolyPath, TrigPath
 
 
 def field(path=None):
@@ -62,7 +62,7 @@ def test_a_state_of_integers_is_refused():
 
 def test_a_state_that_blows_up_is_refused_with_its_time_and_step():
     block = NANODE(lambda t, x: x**3, 10)
-    with pytest.raises(NonFiniteState, match="step") as caught:
+    with pytest.raises(NonFiniteStateError, match="step") as caught:
         block(torch.full((2, 4), 1e3))
     assert 0 < caught.value.data["step"] <= 10
     assert caught.value.data["time"] == pytest.approx(caught.value.data["step"] / 10)

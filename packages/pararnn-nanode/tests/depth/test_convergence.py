@@ -8,7 +8,7 @@ from pararnn_nanode.depth import iteration
 from pararnn_nanode.depth.blocks import Summed
 from pararnn_nanode.depth.gradient import settle
 from pararnn_nanode.depth.solve import integrate
-from pararnn_nanode.errors import NonFiniteState
+from pararnn_nanode.errors import NonFiniteStateError
 from pararnn_nanode.integrate import fixed
 
 
@@ -36,7 +36,7 @@ def test_large_weights_take_more_iterations_or_blocks_and_give_the_walk(dense, c
 @pytest.mark.parametrize("parallel", ["newton", "picard", "windowed"])
 def test_an_equation_that_runs_into_infinity_raises(dense, path, parallel):
     field = dense(scale=1e8, activation=None)
-    with pytest.raises(NonFiniteState, match="no longer finite"):
+    with pytest.raises(NonFiniteStateError, match="no longer finite"):
         integrate(field, torch.randn(2, 5), path(100), parallel=parallel)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from pararnn.errors import ConfigError
 from pararnn_nanode.block import NANODE
-from pararnn_nanode.errors import NotReversible
+from pararnn_nanode.errors import NotReversibleError
 from pararnn_nanode.fields.callable import CallableField
 from pararnn_nanode.integrate.alf import ALF
 from pararnn_nanode.integrate.fixed import integrate
@@ -22,7 +22,7 @@ def decay(rate):
 @pytest.mark.parametrize(("rate", "end", "steps"), [(1.0, 50.0, 500), (5.0, 50.0, 500), (1.0, 20.0, 200)], ids=str)
 def test_a_walk_that_decay_makes_unstable_raises(method, rate, end, steps):
     x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
-    with pytest.raises(NotReversible, match="unstable") as caught:
+    with pytest.raises(NotReversibleError, match="unstable") as caught:
         integrate(decay(rate), x, schedule(steps=steps, span=(0.0, end)), method=method, gradient="reversible")
     assert caught.value.data["drift"] > 1
 
@@ -34,7 +34,7 @@ def test_a_field_that_changes_between_forward_and_backward_raises(method):
     x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
     states = integrate(field, x, schedule(steps=10, span=(0.0, 1.0)), method=method, gradient="reversible").x
     calls.append(None)
-    with pytest.raises(NotReversible, match="missed the initial state") as caught:
+    with pytest.raises(NotReversibleError, match="missed the initial state") as caught:
         states.sum().backward()
     assert caught.value.data["drift"] > caught.value.data["allowed"]
 
@@ -50,7 +50,7 @@ def test_the_solution_tells_the_drift_after_a_backward_pass(method, network, bat
 def test_one_sample_that_drifts_is_not_hidden_by_the_others():
     rate = torch.tensor([[0.0]] * 63 + [[1.0]], dtype=torch.float64)
     x = torch.ones(64, 1, dtype=torch.float64, requires_grad=True)
-    with pytest.raises(NotReversible):
+    with pytest.raises(NotReversibleError):
         integrate(decay(rate), x, schedule(steps=200, span=(0.0, 20.0)), method="reversible_heun", gradient="reversible").last.sum().backward()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
-from pararnn_nanode.errors import NonFiniteState
+from pararnn_nanode.errors import NonFiniteStateError
 from pararnn_nanode.fields.callable import CallableField
 from pararnn_nanode.integrate.catalogue import METHODS, find, register
 from pararnn_nanode.integrate.fixed import integrate
@@ -61,13 +61,13 @@ def test_progress_counts_every_step_once(gradient, network, batch):
 
 def test_a_state_that_explodes_raises_with_its_step_and_time(batch):
     field = CallableField(lambda t, x: torch.where(t > 0.45, x / 0, -x))
-    with pytest.raises(NonFiniteState, match="step 6 of 10") as caught:
+    with pytest.raises(NonFiniteStateError, match="step 6 of 10") as caught:
         integrate(field, batch, schedule(steps=10, span=UNIT))
     assert caught.value.data == {"time": pytest.approx(0.6), "step": 6}
 
 
 def test_an_initial_state_that_is_not_finite_is_named_as_the_cause(batch):
-    with pytest.raises(NonFiniteState, match="x itself"):
+    with pytest.raises(NonFiniteStateError, match="x itself"):
         integrate(CallableField(lambda t, x: -x), batch * math.nan, schedule(steps=3, span=UNIT))
 
 

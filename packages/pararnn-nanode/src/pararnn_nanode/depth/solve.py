@@ -70,7 +70,7 @@ def integrate(
 
     Raises:
         ConfigError: no such choice, a method that is no Runge-Kutta method, a field without a structure for "newton".
-        NonFiniteState: the equation itself leaves the finite numbers.
+        NonFiniteStateError: the equation itself leaves the finite numbers.
     """
     chosen = find(method)
     _check(field, x, chosen, parallel, window, tolerance)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
-from pararnn_nanode.errors import NonFiniteState
+from pararnn_nanode.errors import NonFiniteStateError
 from pararnn_nanode.fields.base import Field
 from pararnn_nanode.integrate.adaptive_adjoint import Backward, adjoint
 from pararnn_nanode.integrate.adaptive_checkpoint import checkpointed
@@ -58,7 +58,7 @@ def integrate(
 
     Raises:
         InputError: times are not finite or not in order.
-        NonFiniteState, StepUnderflow: the solution cannot be followed.
+        NonFiniteStateError, StepUnderflowError: the solution cannot be followed.
     """
     controller = Controller(rtol=rtol, atol=atol, first=first_step, max_steps=max_steps)
     return solve(field, x, times, method=method, controller=controller, gradient=gradient, u=u, parameters=parameters, progress=progress)
@@ -133,7 +133,9 @@ def solve(
         states = collect(problem.pair, steps if progress is None else told(steps, progress, asked), x, asked, moves)
     (broken,) = reveal((~torch.isfinite(states.detach())).any().double())
     if broken:
-        raise NonFiniteState(f"the state becomes NaN or infinite between t = {asked[0]:.6g} and {asked[-1]:.6g}", time=asked[-1], step=cost.steps)
+        raise NonFiniteStateError(
+            f"the state becomes NaN or infinite between t = {asked[0]:.6g} and {asked[-1]:.6g}", time=asked[-1], step=cost.steps
+        )
     return Solution(x=states, t=given, nfe=cost.nfe, steps=cost.steps, rejected=cost.rejected, method=method, gradient=gradient)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pararnn.errors import ConfigError, InputError
 from pararnn.transforms import inside_transform
-from pararnn_nanode.errors import StepUnderflow
+from pararnn_nanode.errors import StepUnderflowError
 from pararnn_nanode.events import Event, Flow, crossing, differentiable
 from pararnn_nanode.fields.base import Field
 from pararnn_nanode.integrate.adaptive import solve
@@ -126,7 +126,7 @@ def _search(
             if high <= 0.0:
                 return crossing(lambda time: event.value(time, read(time)), before, after, low, high), step  # noqa: B023
             low, before = high, after
-    raise StepUnderflow(f"the event did not happen between t = {start:g} and {end:g}", time=end)
+    raise StepUnderflowError(f"the event did not happen between t = {start:g} and {end:g}", time=end)
 
 
 class _Reader:
@@ -179,7 +179,9 @@ def fixed_event(
             if k:
                 break
             if count >= LONGEST:
-                raise StepUnderflow(f"the event did not happen in {count} steps, up to t = {start + length * count:g}", time=start + length * count)
+                raise StepUnderflowError(
+                    f"the event did not happen in {count} steps, up to t = {start + length * count:g}", time=start + length * count
+                )
             count *= 2
         knot = start + length * (k - 1)
         near = x.detach() if k == 1 else states[k - 2]

@@ -56,7 +56,7 @@ def integrate(
 
     Raises:
         ConfigError: no such method or gradient, or a gradient that the method cannot have.
-        NonFiniteState: the walk left the finite numbers.
+        NonFiniteStateError: the walk left the finite numbers.
     """
     chosen = find(method)
     if gradient not in GRADIENTS:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pararnn.errors import ConfigError, DifferentiationError
 from pararnn.transforms import inside_transform
-from pararnn_nanode.errors import NotReversible
+from pararnn_nanode.errors import NotReversibleError
 from pararnn_nanode.integrate.cotangents import Block, Gradients, Pullback
 from pararnn_nanode.integrate.deferred import WIDTHS, Deferred, deferred
 from pararnn_nanode.integrate.methods import State, Width
@@ -29,7 +29,7 @@ def reversible(walk: Walk, x: Tensor) -> Tensor:
 
     Raises:
         ConfigError: the method cannot be undone.
-        NotReversible: the walk is unstable, or (in a backward pass) could not be undone.
+        NotReversibleError: the walk is unstable, or (in a backward pass) could not be undone.
     """
     if not walk.method.reversible:
         raise ConfigError(
@@ -77,7 +77,7 @@ def _forwards(walk: Walk, x: Tensor) -> tuple[Tensor, State]:
     if walk.steps > BLOCK and isinstance(walk.method, ReversibleMethod) and not hidden(x):
         gap, size = walk.method.gap(state, walk.widths[-1]), torch.maximum(x.abs().max(), state[0].abs().max())
         if bool(gap > size):
-            raise NotReversible(
+            raise NotReversibleError(
                 f"what {walk.method.name} carries beside the state parted from it by {float(gap):.1e}, and the state has size {float(size):.1e}: "
                 "the method is unstable for this equation, as it is for decaying ones over long times; take "
                 "gradient='checkpoint' with another method",
@@ -127,7 +127,7 @@ def _check_drift(plan: Deferred, x: Tensor | None, copies: tuple[Tensor, ...]) -
     """Hold the state that was walked back to against the one that the walk began with.
 
     Raises:
-        NotReversible: they differ by more than the square root of the rounding.
+        NotReversibleError: they differ by more than the square root of the rounding.
     """
     if x is None or hidden(x) or x.numel() == 0:
         return
@@ -138,7 +138,7 @@ def _check_drift(plan: Deferred, x: Tensor | None, copies: tuple[Tensor, ...]) -
     if plan.walk.report is not None:
         plan.walk.report.drifted(drift)
     if not drift <= allowed:
-        raise NotReversible(
+        raise NotReversibleError(
             f"walking back {plan.walk.steps} steps of {plan.walk.method.name} missed the initial state by {drift:.1e} of its size, and {allowed:.1e} "
             "is allowed, so the gradient would be wrong; take gradient='checkpoint', more precise numbers, or a shorter span",
             drift=drift,

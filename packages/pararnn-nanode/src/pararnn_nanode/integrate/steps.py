@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pararnn_nanode.errors import NonFiniteState, StepUnderflow
+from pararnn_nanode.errors import NonFiniteStateError, StepUnderflowError
 from pararnn_nanode.fields.base import Field, Weights
 from pararnn_nanode.integrate.controller import Controller, reveal
 from pararnn_nanode.integrate.dopri5 import Pair, Step, attempt
@@ -73,8 +73,8 @@ def walk(problem: Problem, x: Tensor, start: float, end: float, *, controller: C
     """Accepted steps from `x` at `start` to `end`, which may be infinite; the last one ends there exactly, and the field sees no time beyond.
 
     Raises:
-        NonFiniteState: the slope is NaN or infinite however small the step.
-        StepUnderflow: steps got too small for float64, or too many.
+        NonFiniteStateError: the slope is NaN or infinite however small the step.
+        StepUnderflowError: steps got too small for float64, or too many.
     """
     direction = 1.0 if end >= start else -1.0
     inside = {stop for stop in (*problem.jumps, *problem.corners) if (stop - start) * direction > 0 and (end - stop) * direction > 0}
@@ -103,7 +103,7 @@ def walk(problem: Problem, x: Tensor, start: float, end: float, *, controller: C
             if cost.steps + cost.rejected >= controller.max_steps:
                 raise _exhausted(controller, time, end, trial)
             if not math.isfinite(finish):
-                raise StepUnderflow(
+                raise StepUnderflowError(
                     f"time ran from {start:g} to {time:g} without an end; give a finite end time, or an event that happens", time=time
                 )
             if not clipped and abs(trial) <= resolution * max(abs(time), abs(finish)):
@@ -153,7 +153,7 @@ def _first(problem: Problem, controller: Controller, x: Tensor, slope: Tensor, t
         size, rate = reveal(controller.norm(x / scale), controller.norm(slope / scale))
         if not math.isfinite(rate):
             state = "the state it starts from" if not math.isfinite(size) else "the slope there"
-            raise NonFiniteState(f"the integration cannot start at t = {time:.6g}: {state} is NaN or infinite", time=time, step=0)
+            raise NonFiniteStateError(f"the integration cannot start at t = {time:.6g}: {state} is NaN or infinite", time=time, step=0)
         probe = 1e-6 if size < 1e-5 or rate < 1e-5 else 0.01 * size / rate
         probe = math.copysign(min(probe, abs(stop - time), controller.largest), stop - time)
         ahead = problem.slope(torch.add(x, slope, alpha=probe), time + probe, min(anchor, time + probe))
@@ -166,14 +166,14 @@ def _first(problem: Problem, controller: Controller, x: Tensor, slope: Tensor, t
     return max(min(100 * abs(probe), guess), controller.smallest)
 
 
-def _exhausted(controller: Controller, time: float, end: float, trial: float) -> StepUnderflow:
+def _exhausted(controller: Controller, time: float, end: float, trial: float) -> StepUnderflowError:
     if math.isinf(end):
-        return StepUnderflow(
+        return StepUnderflowError(
             f"the event did not happen in max_steps = {controller.max_steps} steps, up to t = {time:.6g}; check that event_fn changes its sign, "
             "or raise options={'max_num_steps': ...}",
             time=time,
         )
-    return StepUnderflow(
+    return StepUnderflowError(
         f"max_steps = {controller.max_steps} attempts brought t only to {time:.6g} of {end:.6g}, with steps of {abs(trial):.2g} at the end: "
         "the equation is stiff there, or the tolerance is very small; raise rtol or max_steps, or use a fixed-step method",
         time=time,
@@ -182,13 +182,13 @@ def _exhausted(controller: Controller, time: float, end: float, trial: float) ->
 
 def _underflow(time: float, trial: float, steps: int, *, finite: bool) -> Exception:
     if not finite:
-        return NonFiniteState(
+        return NonFiniteStateError(
             f"the state becomes NaN or infinite right after t = {time:.6g} (step {steps}), however small the step; "
             "look at what the field returns there",
             time=time,
             step=steps,
         )
-    return StepUnderflow(
+    return StepUnderflowError(
         f"at t = {time:.6g} (step {steps}) the error stays above the tolerance even for a step of {abs(trial):.2g}, the least that float64 "
         "resolves there: the solution has a singularity or a jump, or rtol is below the precision of the state; "
         "name jumps (options={'jump_t': ...}), or raise rtol",

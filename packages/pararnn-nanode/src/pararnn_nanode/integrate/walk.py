@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pararnn.transforms import inside_transform
-from pararnn_nanode.errors import NonFiniteState
+from pararnn_nanode.errors import NonFiniteStateError
 from pararnn_nanode.integrate.methods import Equation, Method, State, Width
 from pararnn_nanode.integrate.reads import Drive, Reads, rows
 from pararnn_nanode.integrate.schedule import Schedule
@@ -128,7 +128,7 @@ def check_finite(walk: Walk, x: Tensor, states: Tensor) -> None:
     """Raise where a state is not finite. One look at the values; a second walk finds the step only where there is something to tell.
 
     Raises:
-        NonFiniteState: with `time` and `step`, the first after which the state is not finite (0: the initial state).
+        NonFiniteStateError: with `time` and `step`, the first after which the state is not finite (0: the initial state).
     """
     if hidden(states) or bool(torch.isfinite(states).all()):
         return
@@ -139,6 +139,6 @@ def check_finite(walk: Walk, x: Tensor, states: Tensor) -> None:
     knot = walk.schedule.knots[step].detach()
     time = float(knot) if knot.ndim == 0 else float(knot.flatten()[0])
     advice = "x itself holds NaN or infinity" if step == 0 else "take more steps, or weights of smaller norm"
-    raise NonFiniteState(
+    raise NonFiniteStateError(
         f"the state is no longer finite after step {step} of {walk.steps} of {walk.method.name} at t = {time:.6g}; {advice}", time=time, step=step
     )
