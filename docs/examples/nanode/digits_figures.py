@@ -51,7 +51,6 @@ def weights(models: Mapping[str, nn.Sequential], path: Path) -> None:
     for name, on in zip(shown, axes, strict=False):
         block = models[name][0]
         block = block.to_nanode() if isinstance(block, ResidualStack) else block
-        plot_weights(block.field.path, entries=6, axes=on)
-        on.get_legend().remove()
+        plot_weights(block.field.path, entries=6, axes=on, legend=False)
         on.set(title=name, xlabel="t")
     figure.savefig(path, dpi=90)

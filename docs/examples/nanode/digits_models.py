@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -86,15 +85,8 @@ def polynomial(degree: int, basis: str) -> Model:
 
 
 def hyper(hidden: int) -> Model:
-    """Weights that a small network of the time gives; a seed in which its first features look alike is no mistake, as they are learned."""
-    model = moving(f"HyperPath {hidden}", "hyper", None, lambda shape, span: HyperPath(shape, hidden, span=span))
-
-    def build(block: Block) -> nn.Module:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*can tell")
-            return model.build(block)
-
-    return replace(model, build=build)
+    """Weights that a small network of the time gives."""
+    return moving(f"HyperPath {hidden}", "hyper", None, lambda shape, span: HyperPath(shape, hidden, span=span))
 
 
 def householder(degree: int) -> Model:

@@ -31,6 +31,8 @@ from saved_bytes import saved_bytes
 from torch import Tensor
 from video_model import NextFrame, VideoConfig
 
+from pararnn_nanode import PathWarning
+
 RESTS = ("convolutions", "constant", "trig")
 # How the blocks of the comparison of memory are integrated; the trained ones are the first.
 WAYS = (("euler", "backprop"), ("euler", "checkpoint"), ("reversible_heun", "reversible"))
@@ -77,7 +79,7 @@ def network(config: VideoConfig, seed: int) -> NextFrame:
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         # Seven kernels, three steps: known, and said above.
-        warnings.filterwarnings("ignore", message=".*can tell")
+        warnings.simplefilter("ignore", PathWarning)
         return NextFrame(config)
 
 

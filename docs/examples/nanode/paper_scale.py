@@ -31,6 +31,8 @@ from svg_model import SVG, SVGConfig
 from torch import Tensor, nn
 from video_model import VideoConfig
 
+from pararnn_nanode import PathWarning
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -123,7 +125,7 @@ def build(experiment: Experiment, config: Any) -> nn.Module:
     """The network."""
     with warnings.catch_warnings():
         # Order three has seven columns, and three steps read three times: the paper's setting, known.
-        warnings.filterwarnings("ignore", message=".*can tell")
+        warnings.simplefilter("ignore", PathWarning)
         return experiment.build(config)
 
 

@@ -31,7 +31,7 @@ HOMES = {
     "S4": "pararnn-s4",
     "S4D": "pararnn-s4",
     "ParaS4D": "pararnn-s4",
-    "NANODE": "pararnn-nanode",
+    "NANODECell": "pararnn-nanode",
     "COLA": "pararnn-cola",
 }
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pararnn_nanode.ode import odeint as odeint
 
 HOMES = {
+    "ALF": "integrate.alf",
     "AppendTimeField": "fields.append_time",
     "BracketFlow": "manifolds.bracket",
     "BucketPath": "paths.bucket",
@@ -26,16 +27,19 @@ HOMES = {
     "Field": "fields.base",
     "GivensWalk": "manifolds.givens",
     "HyperPath": "paths.hyper",
+    "InexactGradientWarning": "errors",
     "NANODE": "block",
     "NANODECell": "depth.cell",
     "NonFiniteStateError": "errors",
     "NotReversibleError": "errors",
     "OrthogonalPath": "manifolds.orthogonal",
+    "PathWarning": "errors",
     "PolyPath": "paths.polynomial",
     "ResidualStack": "residual",
     "Solution": "solution",
     "StepUnderflowError": "errors",
     "TrigPath": "paths.trigonometric",
+    "UnstableMethodWarning": "errors",
     "WeightPath": "paths.base",
     "geodesic": "manifolds.geodesic",
     "odeint": "ode",

@@ -41,11 +41,14 @@ class NANODE(nn.Module):
         parallel: None walks step by step. "newton", "picard" and "windowed" solve all steps at once (or `window` at a time), to the same states;
             "auto" does where it pays, which it never does for ten steps.
         backend: "native", or "torchdiffeq" for the methods of that library (`pip install 'pararnn-nanode[torchdiffeq]'`).
-        output: "last" state, "path" through every step, or times: what a call without times gives.
+        output: "last" state, "path" through every step, or times: what a call without times gives. The path of a method that chooses its steps is
+            read at the ends of `steps` equal ones.
         options: further options of the integrator that was chosen, such as `rtol`, `atol` and `max_steps` of "dopri5".
 
     Raises:
         ConfigError: options that do not go together, with the ones that do.
+
+    Warns `PathWarning` of paths with more matrices than the steps can tell apart, and of reads outside the span of a path.
 
     Source: Davis et al., "Time dependence in non-autonomous neural ODEs" (2020), arXiv 2005.01906.
     """
@@ -109,6 +112,7 @@ class NANODE(nn.Module):
                 the event, `event` of the solution its time, and both have gradients. Without a crossing in the span nothing changes.
         """
         plan = schedule(t, steps=self.steps, span=self.span, output=self.output, device=x.device)
+        choices.warn_of_times(self.field, plan, span=self.span)
         if event is not None:
             return self._until(x, plan, event, u, progress)
         if self.kind == "torchdiffeq":
@@ -147,11 +151,10 @@ class NANODE(nn.Module):
         if self.method in torchdiffeq_backend.ADAPTIVE or not plan.shared:
             times = torch.cat((torch.full_like(plan.times[..., :1], self.span[0]), plan.times), dim=-1)
             outputs = list(range(1, times.shape[-1]))
-            steps = 0
         else:
-            times, outputs, steps = plan.knots, list(plan.outputs), plan.steps
+            times, outputs = plan.knots, list(plan.outputs)
         found = self._integrate()(self.field, x, times, **given, **self.options)
-        return dataclasses.replace(found, x=found.x[outputs], t=plan.times, steps=steps)
+        return dataclasses.replace(found, x=found.x[outputs], t=plan.times)
 
     def _ends(self, t: Times | None) -> bool:
         """Whether a call with `t` asks for one state, rather than for states along times."""

@@ -6,12 +6,13 @@ import importlib.util
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from pararnn.errors import BackendError, ConfigError
+from pararnn_nanode.errors import PathWarning
 from pararnn_nanode.fields.base import Field, paths_of
 from pararnn_nanode.integrate import torchdiffeq_backend
 from pararnn_nanode.integrate.catalogue import METHODS, find
@@ -19,7 +20,8 @@ from pararnn_nanode.integrate.controller import Controller
 from pararnn_nanode.integrate.dopri5 import PAIRS
 from pararnn_nanode.integrate.methods import Method
 from pararnn_nanode.integrate.runge_kutta import RungeKutta
-from pararnn_nanode.paths.base import Span
+from pararnn_nanode.integrate.schedule import Schedule
+from pararnn_nanode.paths.base import Span, WeightPath
 from pararnn_nanode.paths.linear import LinearPath
 
 ADAPTIVE = tuple(PAIRS)
@@ -126,15 +128,15 @@ def warn_of_paths(field: Field, method: Method | None, *, steps: int, span: Span
     Args:
         method: a fixed-step method; None where steps are chosen on the way, so that there is no telling.
     """
-    for name, path in paths_of(field):
-        if not isinstance(path, LinearPath) or path.columns == 1 or path.coefficients.is_meta:
-            continue
+    for name, path in _moving(field):
         if min(span) < min(path.span) or max(span) > max(path.span):
             warnings.warn(
                 f"{name} is a {type(path).__name__} over {path.span}, and the block reads it over {span}; make the path with span={span}",
-                stacklevel=4,
+                PathWarning,
+                stacklevel=3,
             )
-        if method is None:
+    for name, path in paths_of(field):
+        if method is None or not isinstance(path, LinearPath) or path.columns == 1 or path.coefficients.is_meta:
             continue
         knots = torch.linspace(*span, steps + 1, dtype=torch.float64, device=path.coefficients.device)
         lower, upper = knots[:-1], knots[1:]
@@ -144,5 +146,38 @@ def warn_of_paths(field: Field, method: Method | None, *, steps: int, span: Span
             warnings.warn(
                 f"{name} is a {type(path).__name__} of {path.columns} matrices, of which {steps} steps of {method.name} can tell {rank} apart; "
                 f"the others cost parameters and add nothing: take more steps or fewer matrices",
-                stacklevel=4,
+                PathWarning,
+                stacklevel=3,
             )
+
+
+def warn_of_times(field: Field, plan: Schedule, *, span: Span) -> None:
+    """Warn of paths that a walk reads outside both their span and that of the block, which was looked at when it was made.
+
+    Times that each sample has for itself are not looked at: they may live on another device.
+    """
+    if plan.points is None or torch.compiler.is_compiling():
+        return
+    first, last = min(plan.points), max(plan.points)
+    if min(span) <= first and last <= max(span):
+        return
+    for name, path in _moving(field):
+        before, after = min(span[0], span[1], *path.span), max(span[0], span[1], *path.span)
+        if first < before or last > after:
+            # Without the time asked for, so that calls at many times are one warning.
+            where = f"before {before:g}" if first < before else f"after {after:g}"
+            warnings.warn(
+                f"{name} is a {type(path).__name__} over {path.span} and is read {where}, where nothing was learned and a polynomial runs away; "
+                "make the path with a span that holds all times",
+                PathWarning,
+                stacklevel=3,
+            )
+
+
+def _moving(field: Field) -> Iterator[tuple[str, WeightPath]]:
+    """Paths in `field` whose weights change, with their names; of a path inside another one of the same span the inner one."""
+    for name, module in field.named_modules():
+        if not isinstance(module, WeightPath) or (isinstance(module, LinearPath) and module.columns == 1):
+            continue
+        if not any(isinstance(child, WeightPath) and child.span == module.span for child in module.children()):
+            yield name, module

@@ -89,10 +89,11 @@ class FunctionField(CallableField):
 
     def evaluate(self, x: Tensor, weights: Weights) -> Tensor:
         (t,) = weights
-        if t.ndim:
+        mapped = t.ndim and self.maps
+        if t.ndim and not mapped:
             t = t.reshape((*t.shape, *(1,) * (x.ndim - t.ndim)))
         layout = self.layout
-        found = self.fn(t, x) if layout.single else layout.join(self.fn(t, layout.split(x)))
+        found = self.each(t, x) if mapped else self.fn(t, x) if layout.single else layout.join(self.fn(t, layout.split(x)))
         if isinstance(found, Tensor) and found.dtype is x.dtype and found.shape == x.shape:
             return found
         if not isinstance(found, Tensor):

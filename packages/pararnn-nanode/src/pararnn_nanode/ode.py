@@ -34,13 +34,15 @@ def odeint(
     """The solution of `dy/dt = func(t, y)`, `y(t[0]) = y0`, at the times `t`: `(times, *y0.shape)`, or a tuple of such where `y0` is one.
 
     Arguments, names of methods and shapes are those of torchdiffeq, and so are the numbers: those of fixed-step methods to rounding, those of
-    adaptive ones to the tolerance. Beyond it, times can repeat and can be `(samples, times)`, gradients are those of the steps that were taken, and
-    what cannot be answered rightly is an error.
+    adaptive ones to the tolerance. Where `t` is less precise than `y0`, torchdiffeq computes its steps in the precision of `t`, a difference of up
+    to 1e-7 for a float32 `t` and a float64 `y0`; here times are float64. Beyond it, times can repeat and can be `(samples, times)`, gradients are
+    those of the steps that were taken, and what cannot be answered rightly is an error.
 
     Args:
         func: gets the time without dimensions, in the dtype of `y0`, and the state.
         t: rises or falls; the first is the time of `y0`. Gradients reach it.
-        rtol, atol: tolerances of adaptive methods; for a tuple `y0` a tuple may be given, for a tensor a tensor that broadcasts to it.
+        rtol, atol: tolerances of adaptive methods; for a tuple `y0` a tuple may be given, for a tensor a tensor that broadcasts to it. They hold for
+            the root mean square over the whole state, the batch included; the option "norm" says otherwise.
         method: "dopri5" (where left out), "bosh3", "fehlberg2", "adaptive_heun"; "euler", "midpoint", "heun2", "heun3", "rk4" (the 3/8 rule, as in
             torchdiffeq; "rk4_classical" is the other one), and the methods of `NANODE`. Others of torchdiffeq need `backend="torchdiffeq"`.
         options: of adaptive methods "first_step", "min_step", "max_step", "step_t", "jump_t", "safety", "ifactor", "dfactor", "max_num_steps",
@@ -48,7 +50,7 @@ def odeint(
             of fixed-step ones "step_size", "grid_constructor", "interp", "perturb"; of both "progress", called with steps done and expected.
         event_fn: the integration ends where `event_fn(t, y)`, or the first of its values, crosses zero; of `t` the first is the start, and the second
             says in which direction time goes. Fixed-step methods need "step_size". Gives `(event_t, solution)` with `solution` at start and event;
-            both depend on everything with first and second derivatives.
+            both depend on everything with first and second derivatives, for which `event_fn` needs a derivative by time or state.
         gradient: "backprop", "checkpoint" (states of few steps are kept), "reversible" (none are; methods "reversible_heun" and "alf"), "adjoint".
         parameters: tensors that `func` reads without being a module that owns them; only "reversible" and "adjoint" must know.
         backend: "native" or "torchdiffeq".
@@ -109,7 +111,8 @@ def odeint_adjoint(
     Args:
         adjoint_rtol, adjoint_atol, adjoint_method, adjoint_options: of the adjoint equation; those of the equation where left out. The option "norm"
             may be "seminorm", or a function of `(time, state, adjoint, *gradients)`.
-        adjoint_params: all tensors that gradients are wanted for, as in torchdiffeq; where left out, the parameters of the module `func`.
+        adjoint_params: all tensors that gradients are wanted for, as in torchdiffeq; where left out, the parameters of the module `func`. One may
+            have been computed from another (not with `backend="torchdiffeq"`).
 
     Raises:
         DifferentiationError: `func` reads tensors that require grad and are not named, or a second derivative is asked for.

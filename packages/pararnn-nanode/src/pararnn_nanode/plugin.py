@@ -11,7 +11,7 @@ def pararnn_register_cells() -> list[CellSpec]:
     """The discretised equation as a cell over depth."""
     return [
         CellSpec(
-            name="NANODE",
+            name="NANODECell",
             target="pararnn_nanode.depth.cell:NANODECell",
             summary="a neural ODE with moving weights, discretised: a recurrence over depth",
             example="pararnn_nanode.depth.examples:nanode",

@@ -16,7 +16,7 @@ class Solution:
         t: the times `(times,)` in float64, or `(batch, times)` where every sample has its own.
         nfe: evaluations of the field in this call, whatever its later gradient may evaluate.
         steps: accepted steps; `rejected`: steps that an adaptive method tried again with a smaller one.
-        method, gradient: how it was integrated, and how its gradient is had.
+        method, gradient: how it was integrated, and how its gradient is had; "implicit" for a solve in parallel over depth, whose gradient is exact.
         drift: largest relative difference seen when a reversible method walked back; None before a backward pass and for other gradients.
         event: the time at which an event ended the integration, None where none did.
         iterations, residual, converged: of a solve in parallel over depth; None, None and True for a walk.
@@ -44,11 +44,12 @@ class Solution:
 
     def explain(self) -> str:
         """The integration in a few sentences."""
-        parts = [f"{self.steps} steps of {self.method} with {self.nfe} evaluations of the field, gradient by {self.gradient}."]
+        together = self.iterations is not None and self.converged
+        how = f" in {self.iterations} iterations (last update {self.residual:.1e})" if together else ""
+        gradient = "exact gradient by an iteration back" if together else f"gradient by {self.gradient}"
+        parts = [f"{self.steps} steps of {self.method}{how} with {self.nfe} evaluations of the field, {gradient}."]
         if self.rejected:
             parts.append(f"{self.rejected} steps were tried again with a smaller one.")
-        if self.iterations is not None:
-            parts.append(f"Solved in parallel over depth in {self.iterations} iterations, last update {self.residual:.1e}.")
         if self.event is not None:
             parts.append(f"An event ended it at t = {float(self.event.detach()):.6g}.")
         if self.reason:

@@ -7,6 +7,7 @@ import torch
 
 from pararnn.errors import ConfigError, DifferentiationError, InputError
 from pararnn_nanode import StepUnderflowError, odeint, odeint_adjoint, odeint_event, odeint_solution
+from pararnn_nanode.events import crossing
 
 
 class Fall(torch.nn.Module):
@@ -133,3 +134,53 @@ def test_evaluations_until_an_event_are_counted(way):
 
     found = odeint_solution(func, torch.ones(1), [0.0, 1.0], event_fn=lambda t, y: y - 0.25, **WAYS[way])
     assert found.nfe == len(calls)
+
+
+@pytest.mark.parametrize("way", ["dopri5", "checkpoint", "adjoint", "rk4"])
+@pytest.mark.parametrize("event_fn", [lambda t, y: (y > 2.0).double() - 0.5, lambda t, y: torch.sign(y - 2.0)], ids=["comparison", "sign"])
+def test_an_event_function_without_a_derivative_is_an_error_where_a_gradient_could_be_asked_for(way, event_fn):
+    def solve(y0):
+        return odeint_event(lambda t, y: y, y0, torch.tensor(0.0), event_fn=event_fn, **WAYS[way])
+
+    with pytest.raises(DifferentiationError, match="has no derivative"):
+        solve(torch.ones(1, requires_grad=True))
+    assert solve(torch.ones(1))[0].item() == pytest.approx(math.log(2.0), abs=1e-4)
+
+
+def test_an_event_of_time_alone_is_differentiable_in_the_state():
+    y0 = torch.ones(1, requires_grad=True)
+    event_t, states = odeint_event(lambda t, y: y, y0, torch.tensor(0.0), event_fn=lambda t, y: t - 0.5)
+    assert event_t.item() == pytest.approx(0.5, abs=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(states[-1].sum(), y0)[0], torch.tensor([math.exp(0.5)]), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize(("level", "most"), [(0.55, 8), (0.5, 8), (1 / 3, 8)])
+def test_an_event_of_constant_slope_costs_few_evaluations(level, most):
+    found = odeint_solution(
+        lambda t, y: torch.ones_like(y), torch.zeros(1), [0.0, 1.0], method="euler", options={"step_size": 0.4}, event_fn=lambda t, y: y - level
+    )
+    assert found.event.item() == pytest.approx(level, abs=1e-15)
+    assert found.nfe <= 32 + most
+
+
+SHAPES = {
+    "a line": lambda t: 0.3 - t,
+    "a parabola": lambda t: 0.09 - t * t,
+    "a cubic": lambda t: (0.3 - t) ** 3,
+    "a step": lambda t: 0.5 - (t > 0.3),
+    "a cliff": lambda t: 1.0 if t < 0.3 else -1e9,
+    "a cliff after a line": lambda t: 1e-9 * (1 - t) if t < 0.3 else -1.0,
+    "zero after it": lambda t: max(0.3 - t, 0.0),
+    "steep": lambda t: math.exp(-40 * t) - math.exp(-12.0),
+    "rounded": lambda t: round((0.3 - t) * 1e7) / 1e7,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_crossing_is_found_with_few_evaluations(shape):
+    seen = []
+    before, after = crossing(lambda t: seen.append(t) or shape(t), 0.0, 1.0, shape(0.0), shape(1.0))
+    assert before < after <= before + 1e-15
+    assert shape(before) > 0 >= shape(after)
+    assert len(seen) <= 110
+    assert before == pytest.approx(0.3, abs=1e-5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pararnn.errors import DifferentiationError
-from pararnn_nanode import BucketPath, DenseField, odeint
+from pararnn_nanode import BucketPath, ConstantPath, DenseField, odeint, odeint_adjoint
 from pararnn_nanode.integrate import adaptive, torchdiffeq_backend
 
 
@@ -42,3 +42,47 @@ def test_steps_are_told(torchdiffeq):
     field = DenseField(3, BucketPath((3, 3), 2))
     torchdiffeq_backend.integrate(field, torch.randn(2, 3), [0.0, 1.0], progress=lambda step, steps: seen.append((step, steps)))
     assert [step for step, _ in seen] == list(range(1, len(seen) + 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("span", [(0.0, 1.0), (1.0, 0.0)], ids=["forward", "backward"])
+@pytest.mark.parametrize("method", ["euler", "midpoint", "rk4", "dopri5"])
+def test_each_step_reads_the_piece_that_it_lies_in(torchdiffeq, dtype, span, method):
+    field = DenseField(1, ConstantPath((1, 1)), bias=BucketPath((1,), 10), activation=None).to(dtype)
+    with torch.no_grad():
+        field.path.coefficients.zero_()
+        field.bias.coefficients[:, 0] = 2.0 ** torch.arange(10)
+    times = torch.linspace(*span, 11)
+    found = torchdiffeq_backend.integrate(field, torch.zeros(1, 1, dtype=dtype), times, method=method, rtol=1e-5, atol=1e-5)
+    assert found.last.item() == pytest.approx(102.3 * (span[1] - span[0]), rel=1e-5)
+
+
+@pytest.mark.parametrize("span", [(0.0, 1.0), (1.0, 0.0)], ids=["forward", "backward"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_its_adjoint_reads_the_piece_that_each_step_lies_in(torchdiffeq, dtype, span):
+    field = DenseField(1, ConstantPath((1, 1)), bias=BucketPath((1,), 10), activation=None).to(dtype)
+    with torch.no_grad():
+        field.path.coefficients.zero_()
+    times = torch.linspace(*span, 11)
+    start = torch.zeros(1, 1, dtype=dtype)
+    found = torchdiffeq_backend.integrate(field, start, times, method="rk4", gradient="adjoint")
+    (by_bias,) = torch.autograd.grad(found.last.sum(), field.bias.coefficients)
+    torch.testing.assert_close(by_bias, torch.full_like(by_bias, 0.1 * (span[1] - span[0])), rtol=1e-5, atol=1e-5)
+
+
+def test_its_adjoint_refuses_tensors_that_it_would_count_twice(torchdiffeq):
+    weight = torch.tensor(0.7, requires_grad=True)
+    twice = weight * 2
+    with pytest.raises(DifferentiationError, match="twice"):
+        odeint_adjoint(
+            lambda t, y: -twice * weight * y, torch.ones(1), torch.tensor([0.0, 1.0]), adjoint_params=(weight, twice), backend="torchdiffeq"
+        )
+
+
+@pytest.mark.filterwarnings("ignore:The following arguments have no effect")
+def test_its_methods_of_scipy_read_the_right_piece_too(torchdiffeq):
+    pytest.importorskip("scipy")
+    field = DenseField(3, BucketPath((3, 3), 4))
+    x = torch.randn(5, 3)
+    found = torchdiffeq_backend.integrate(field, x, [0.0, 1.0], method="scipy_solver", options={"solver": "RK45"}, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.last, adaptive.integrate(field, x, [0.0, 1.0]).last, rtol=1e-3, atol=1e-3)

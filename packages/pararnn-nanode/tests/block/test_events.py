@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pararnn.errors import ConfigError, InputError
+from pararnn.errors import ConfigError, DifferentiationError, InputError
 from pararnn_nanode import NANODE, BucketPath, ConstantPath, DenseField
 
 METHODS = [("midpoint", 2e-3), ("rk4", 1e-8), ("reversible_heun", 2e-3), ("alf", 2e-3), ("dopri5", 1e-6)]
@@ -120,3 +120,22 @@ def test_samples_with_times_of_their_own_are_refused():
 def test_an_event_of_a_parallel_solve_is_refused():
     with pytest.raises(ConfigError, match="parallel=None"):
         falling("rk4", parallel="picard").solve(torch.ones(2), event=lambda t, x: x[0])
+
+
+@pytest.mark.parametrize("method", ["rk4", "dopri5"])
+def test_an_event_that_has_no_derivative_is_an_error_also_near_the_end_of_the_span(method):
+    # Near the end what is left of the span is smaller than the value of the event, which is not the one that happens.
+    block = NANODE(lambda t, x: x, 100, (0.0, 0.8), method=method)
+    with pytest.raises(DifferentiationError, match="has no derivative"):
+        block.solve(torch.tensor([1.0], requires_grad=True), event=lambda t, x: (x[0] > 2.0).double() - 0.5)
+    with torch.no_grad():
+        found = block.solve(torch.tensor([1.0]), event=lambda t, x: (x[0] > 2.0).double() - 0.5)
+    assert float(found.event) == pytest.approx(math.log(2.0), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["rk4", "dopri5"])
+def test_an_event_near_the_end_of_the_span_has_its_own_gradient(method):
+    block = NANODE(lambda t, x: x, 100, (0.0, 0.7), method=method)
+    x = torch.tensor([1.0], requires_grad=True)
+    found = block.solve(x, event=lambda t, x: 1e3 * (x[0] - 2.0))
+    torch.testing.assert_close(torch.autograd.grad(found.event, x)[0], torch.tensor([-1.0]), rtol=1e-5, atol=0.0)

@@ -6,7 +6,21 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, InputError, ShapeError
-from pararnn_nanode import NANODE, BucketPath, ConstantPath, DenseField, NonFiniteStateError, PolyPath, TrigPath
+from pararnn_nanode import (
+    NANODE,
+    BracketFlow,
+    BucketPath,
+    CallablePath,
+    ConstantPath,
+    DenseField,
+    GivensWalk,
+    HyperPath,
+    NonFiniteStateError,
+    OrthogonalPath,
+    PathWarning,
+    PolyPath,
+    TrigPath,
+)
 
 
 def field(path=None):
@@ -78,7 +92,7 @@ def test_a_state_that_blows_up_is_refused_with_its_time_and_step():
     ids=["trigonometric", "polynomial", "bucket"],
 )
 def test_more_matrices_than_the_steps_can_tell_apart_are_warned_of_once(path, method, words):
-    with pytest.warns(UserWarning, match=words) as caught:
+    with pytest.warns(PathWarning, match=words) as caught:
         block = NANODE(field(path()), method=method)
     assert len(caught) == 1
     block(torch.ones(1, 4))
@@ -96,8 +110,57 @@ def test_no_more_matrices_than_can_be_told_apart_are_not_warned_of(path, method)
 
 
 def test_a_path_made_for_a_shorter_span_is_warned_of():
-    with pytest.warns(UserWarning, match=r"path is a BucketPath over \(0.0, 1.0\), .* over \(0.0, 4.0\); make the path with span="):
+    with pytest.warns(PathWarning, match=r"path is a BucketPath over \(0.0, 1.0\), .* over \(0.0, 4.0\); make the path with span="):
         NANODE(field(BucketPath((4, 4), 2)), span=(0.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (lambda: OrthogonalPath(TrigPath((4, 4), 1)), "path.base is a TrigPath"),
+        (lambda: GivensWalk(4, [(0, 1)]), "path is a GivensWalk"),
+        (lambda: CallablePath((4, 4), torch.cos), "path is a CallablePath"),
+        (lambda: HyperPath((4, 4), 2), "path is a HyperPath"),
+        (lambda: BracketFlow(4), "path is a BracketFlow"),
+    ],
+    ids=["orthogonal", "givens", "function", "hyper", "bracket"],
+)
+@pytest.mark.parametrize("method", ["euler", "dopri5"])
+def test_the_span_of_every_kind_of_path_is_looked_at(path, name, method):
+    with pytest.warns(PathWarning, match=rf"{name} over \(0.0, 1.0\), .*span=\(0.0, 4.0\)") as caught:
+        NANODE(field(path()), span=(0.0, 4.0), method=method)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("path", [lambda: ConstantPath((4, 4)), lambda: OrthogonalPath(ConstantPath((4, 4)))], ids=["constant", "orthogonal"])
+def test_weights_that_do_not_move_have_no_span_to_leave(path, state):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NANODE(field(path()), span=(0.0, 4.0))(state, 5.0)
+
+
+@pytest.mark.parametrize("method", ["euler", "dopri5"])
+@pytest.mark.parametrize(("t", "words"), [(3.0, "after 1"), ([0.5, 1.5], "after 1"), (-1.0, "before 0"), (torch.tensor(2.0), "after 1")], ids=str)
+def test_times_outside_the_span_of_a_path_are_warned_of(t, words, method, state):
+    block = NANODE(field(PolyPath((4, 4), 2)), method=method)
+    with pytest.warns(PathWarning, match=rf"path is a PolyPath over \(0.0, 1.0\) and is read {words}, .* span that holds all times") as caught:
+        block.solve(state, t)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_times_inside_the_span_of_a_path_are_not_warned_of(state):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NANODE(field(PolyPath((4, 4), 2, span=(0.0, 3.0))))(state, [0.5, 2.0, 3.0])
+        NANODE(field(PolyPath((4, 4), 2)))(state, 0.2)
+
+
+@pytest.mark.parametrize("t", ["path", [0.1, "end"], {"t": 1.0}], ids=str)
+def test_what_is_no_time_is_refused(t, state):
+    with pytest.raises(InputError, match="'path' are values of output=" if t == "path" else "times are a number, or a list"):
+        NANODE(field())(state, t)
 
 
 def test_a_single_time_without_a_start_is_no_silent_identity(state):

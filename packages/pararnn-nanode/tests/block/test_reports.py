@@ -14,6 +14,7 @@ GRADIENTS = [
     {"method": "reversible_heun", "gradient": "reversible"},
     {"method": "rk4", "gradient": "adjoint"},
     {"method": "dopri5"},
+    {"method": "dopri5", "gradient": "checkpoint"},
     {"method": "dopri5", "gradient": "adjoint"},
 ]
 
@@ -70,6 +71,16 @@ def test_counted_evaluations_are_those_of_the_function(options):
     counted = NANODE(Counted(), **options).solve(torch.ones(2)).nfe
     # Where gradients depend on knowing all that the function reads, it is called once more to find out.
     assert len(calls) - counted in ((0, 1) if options.get("gradient") in ("reversible", "adjoint") else (0,))
+
+
+def test_a_parallel_solve_is_explained_once():
+    block = NANODE(DenseField(3, TrigPath((3, 3), 1)), 1000, parallel="newton")
+    found = block.solve(torch.ones(2, 3))
+    text = found.explain()
+    assert text.count("in parallel") == 1
+    assert f"1000 steps of euler in {found.iterations} iterations" in text
+    assert "exact gradient" in text
+    assert "implicit" not in text
 
 
 @pytest.mark.parametrize("method", ["euler", "rk4", "dopri5"])

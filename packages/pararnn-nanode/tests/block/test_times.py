@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pararnn.errors import InputError, ShapeError
-from pararnn_nanode import NANODE
+from pararnn_nanode import NANODE, PathWarning, TrigPath
 
 
 def walked(block, x, end, steps, start=None):
@@ -63,8 +63,9 @@ def test_repeated_times_give_equal_states(make_block, state):
 
 
 def test_times_may_decrease_below_the_start(make_block, state):
-    block = make_block()
-    states = block(state, [0.0, -0.5, -1.0])
+    block = make_block(path=TrigPath((4, 4), 2, span=(-1.0, 1.0)))
+    with pytest.warns(PathWarning, match="bias is a TrigPath .* read before 0"):
+        states = block(state, [0.0, -0.5, -1.0])
     torch.testing.assert_close(states[2], walked(block, state, -1.0, 10))
 
 

@@ -32,6 +32,31 @@ def test_an_adaptive_method_agrees_to_its_tolerance(make_block, state):
 
 
 @pytest.mark.usefixtures("torchdiffeq")
+@pytest.mark.parametrize("method", ["dopri8", "dopri5", "bosh3", "adaptive_heun"])
+def test_accepted_steps_of_an_adaptive_method_are_counted(make_block, state, method):
+    block = make_block(method=method, backend="torchdiffeq", rtol=1e-4, atol=1e-5)
+    found = block.solve(state)
+    assert found.steps == len(accepted(block, state)) > 0
+
+
+def accepted(block, state):
+    """The lengths of the steps that torchdiffeq itself says it accepted."""
+    import torchdiffeq
+
+    lengths = []
+
+    class Told(torch.nn.Module):
+        def forward(self, t, x):
+            return block.field(t, x)
+
+        def callback_accept_step(self, t, x, length):
+            lengths.append(length)
+
+    torchdiffeq.odeint(Told(), state, torch.tensor([0.0, 1.0]), method=block.method, **block.options)
+    return lengths
+
+
+@pytest.mark.usefixtures("torchdiffeq")
 def test_pieces_of_weights_are_steps_ended_at_their_edges(bucket_block, state):
     block = NANODE(bucket_block.field, method="dopri5", backend="torchdiffeq", rtol=1e-9, atol=1e-9)
     ours = NANODE(bucket_block.field, method="dopri5", rtol=1e-9, atol=1e-9)

@@ -5,7 +5,19 @@ import math
 import pytest
 import torch
 
-from pararnn_nanode import NANODE, AppendTimeField, BucketPath, CallableField, ConstantPath, ConvField, DenseField, DiagonalField, PolyPath, TrigPath
+from pararnn_nanode import (
+    NANODE,
+    AppendTimeField,
+    BucketPath,
+    CallableField,
+    ConstantPath,
+    ConvField,
+    DenseField,
+    DiagonalField,
+    PathWarning,
+    PolyPath,
+    TrigPath,
+)
 
 TARGET = torch.diag(torch.tensor([-2.0, -0.5], dtype=torch.float64))
 ALL_METHODS = ["euler", "midpoint", "heun", "rk4", "rk4_38", "reversible_heun", "alf", "dopri5"]
@@ -79,7 +91,7 @@ def test_a_time_that_is_appended_with_no_weight_changes_nothing(method):
 def test_one_step_is_one_residual_layer():
     field = DenseField(3, TrigPath((3, 3), 2), bias=TrigPath(3, 1, gain=1.0))
     x = torch.randn(5, 3)
-    with pytest.warns(UserWarning, match="can tell 1 apart"):
+    with pytest.warns(PathWarning, match="can tell 1 apart"):
         block = NANODE(field, 1)
     assert torch.equal(block(x), x + torch.tanh(x @ field.path.at(0.0).T + field.bias.at(0.0)))
 

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+import pararnn
+import pararnn_nanode
 from pararnn import NewtonConfig, ParaRNN
 from pararnn.conformance import parametrize_with_checks, verify_cell
-from pararnn.errors import ConfigError
-from pararnn_nanode import plugin
+from pararnn.errors import ConfigError, DTypeError, ShapeError
+from pararnn_nanode import NANODE, plugin
 from pararnn_nanode.depth.cell import NANODECell
 from pararnn_nanode.depth.examples import nanode
 from pararnn_nanode.fields.callable import CallableField
@@ -14,6 +16,7 @@ from pararnn_nanode.fields.diagonal import DiagonalField
 from pararnn_nanode.integrate import fixed
 from pararnn_nanode.integrate.schedule import schedule
 from pararnn_nanode.paths.bucket import BucketPath
+from pararnn_nanode.paths.constant import ConstantPath
 from pararnn_nanode.paths.trigonometric import TrigPath
 
 
@@ -45,10 +48,43 @@ def test_its_states_are_those_of_the_walk(dense, method, solver):
 
 
 def test_pieces_of_weights_are_found_in_single_precision():
-    field = DiagonalField(3, BucketPath(3, 10)).float()
+    field = DiagonalField(3, BucketPath(3, 10, gain=1.0)).float()
     cell = NANODECell(field, steps=10)
     (weights,) = cell.drive(cell.steps_of(1, 10))
     torch.testing.assert_close(weights[0, :, 0], field.path.grid(torch.arange(10) / 10 + 0.05))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_weights_in_half_precision_are_those_of_every_step(dense, dtype):
+    field = DiagonalField(3, BucketPath(3, 5000, gain=1.0, dtype=dtype), input=ConstantPath((3, 2), dtype=dtype))
+    cell = NANODECell(field, steps=5000)
+    u = torch.zeros(1, 5000, 2, dtype=dtype)
+    weights, _ = cell.drive(cell.steps_of(1, 5000, u))
+    assert torch.equal(weights[0, :, 0], field.path.coefficients)
+    states = ParaRNN(cell)(cell.steps_of(1, 5000, u), torch.ones(1, 3, dtype=dtype))
+    assert states.dtype is dtype
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 256), (torch.float16, 2048)], ids=str)
+def test_numbers_of_steps_in_half_precision_are_refused(dense, dtype, most):
+    cell = NANODECell(dense().to(dtype), steps=1000)
+    with pytest.raises(DTypeError, match=rf"only up to {most}, .* give the inputs in float32"):
+        ParaRNN(cell)(cell.steps_of(1, 1000).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"), [(None, r"\(batch, time, 1\): first the number of the step; got"), (2, "step, then the 2 inputs u; got")]
+)
+def test_inputs_without_the_number_of_the_step_are_refused(dense, inputs, words):
+    cell = NANODECell(dense(input=None if inputs is None else ConstantPath((5, inputs))), steps=10)
+    with pytest.raises(ShapeError, match=rf"{words} \(2, 10, 4\)\. cell\.steps_of"):
+        ParaRNN(cell)(torch.randn(2, 10, 4))
+
+
+def test_the_name_of_the_cell_means_one_class():
+    assert pararnn.NANODECell is pararnn_nanode.NANODECell
+    with pytest.raises(AttributeError, match="close: 'NANODECell'"):
+        _ = pararnn.NANODE
 
 
 def test_long_sequences_are_solved_by_the_backend_of_this_package():
@@ -85,3 +121,16 @@ def test_a_function_needs_its_size_and_picard():
     x = torch.randn(2, 3)
     truth = fixed.integrate(field, x, schedule(1.0, steps=10, span=(0.0, 1.0))).x[-1]
     torch.testing.assert_close(ParaRNN(cell)(cell.steps_of(2, 10), x)[:, -1], truth)
+
+
+def test_a_function_of_time_is_a_cell_in_single_precision():
+    cell = NANODECell(CallableField(lambda t, x: torch.tanh(x) * torch.cos(t)), steps=100, parallel="picard", dim=3)
+    x, start = cell.steps_of(2, 100).float(), torch.ones(2, 3, dtype=torch.float32)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        states = ParaRNN(cell)(x, start)
+        expected = NANODE(cell.field, 100)(start)
+    finally:
+        torch.set_default_dtype(default)
+    torch.testing.assert_close(states[:, -1], expected, rtol=1e-5, atol=1e-5)

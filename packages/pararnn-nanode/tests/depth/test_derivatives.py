@@ -12,8 +12,9 @@ from pararnn_nanode.integrate import fixed
 def test_a_second_derivative_is_refused(dense, path, parallel):
     field, x = dense(), torch.randn(2, 5, requires_grad=True)
     (first,) = torch.autograd.grad(integrate(field, x, path(70), parallel=parallel).x.square().sum(), x, create_graph=True)
-    with pytest.raises(DifferentiationError):
+    with pytest.raises(DifferentiationError, match="parallel=None gives derivatives of any order") as caught:
         torch.autograd.grad(first.square().sum(), [x, *field.parameters()])
+    assert "NewtonConfig" not in str(caught.value)
 
 
 @pytest.mark.parametrize("parallel", ["newton", "picard", "windowed"])
@@ -38,3 +39,9 @@ def test_nothing_is_kept_without_gradients(dense, path):
     with torch.no_grad():
         states = integrate(dense(), torch.randn(2, 5), path(70), parallel="newton").x
     assert not states.requires_grad
+
+
+@pytest.mark.parametrize("parallel", ["newton", "picard", "windowed"])
+def test_an_answer_that_depends_on_nothing_differentiable_requires_no_gradient(dense, path, parallel):
+    field = dense().requires_grad_(False)
+    assert not integrate(field, torch.randn(2, 5), path(70), parallel=parallel).x.requires_grad

@@ -4,7 +4,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pararnn_nanode import AppendTimeField, CallableField, ConstantPath, ConvField, DenseField, DiagonalField, WeightPath
+from pararnn_nanode import (
+    NANODE,
+    AppendTimeField,
+    CallableField,
+    ConstantPath,
+    ConvField,
+    DenseField,
+    DiagonalField,
+    TrigPath,
+    WeightPath,
+    odeint,
+)
 
 DIM, INPUTS, SAMPLES, STEPS = 4, 3, 5, 6
 
@@ -127,7 +138,7 @@ def test_a_field_under_vmap_equals_the_field(make):
 @pytest.mark.parametrize("kind", [DenseField, DiagonalField, AppendTimeField])
 def test_a_bias_and_an_activation_may_be_left_out(kind):
     shape = {DenseField: (DIM, DIM), DiagonalField: (DIM,), AppendTimeField: (DIM, DIM + 1)}[kind]
-    field = kind(DIM, ConstantPath(shape), activation=None)
+    field = kind(DIM, ConstantPath(shape, gain=1.0), activation=None)
     with torch.no_grad():
         for parameter in field.parameters():
             parameter.normal_()
@@ -177,6 +188,32 @@ def test_a_function_may_have_inputs():
     field = CallableField(lambda t, x, u: t * x + u)
     x, u = torch.randn(SAMPLES, 3), torch.randn(SAMPLES, 3)
     torch.testing.assert_close(field(0.5, x, u), 0.5 * x + u)
+
+
+class Turning(torch.nn.Module):
+    """A right-hand side that reads a path itself."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def forward(self, t, x):
+        return torch.tanh(x @ self.path.at(t).mT) * torch.cos(t)
+
+
+@pytest.mark.parametrize("way", [{}, {"parallel": "picard"}, {"method": "dopri5"}, {"method": "rk4", "gradient": "checkpoint"}], ids=str)
+def test_a_module_that_reads_a_smooth_path_is_served_at_times_of_each_sample(way):
+    x, ends = torch.randn(SAMPLES, 3), torch.linspace(0.3, 1.0, SAMPLES).unsqueeze(1)
+    field = CallableField(Turning(TrigPath((3, 3), 2)))
+    one_by_one = torch.stack([NANODE(field, 80, (0.0, float(end)), **way)(row) for row, end in zip(x, ends, strict=True)])
+    torch.testing.assert_close(NANODE(field, 80, **way)(x, ends)[0], one_by_one, rtol=1e-6, atol=1e-6)
+
+
+def test_odeint_serves_such_a_module_at_times_of_each_sample():
+    x, times = torch.randn(SAMPLES, 3), torch.linspace(0.3, 1.0, SAMPLES).unsqueeze(1) * torch.tensor([0.0, 1.0])
+    turning = Turning(TrigPath((3, 3), 2))
+    one_by_one = torch.stack([odeint(turning, row, t) for row, t in zip(x, times, strict=True)], dim=1)
+    torch.testing.assert_close(odeint(turning, x, times), one_by_one, rtol=1e-5, atol=1e-5)
 
 
 def test_the_parameters_of_a_module_are_those_of_its_field():

@@ -5,8 +5,8 @@ import torch
 from torch.func import functional_call
 
 from pararnn.errors import ConfigError, DifferentiationError
+from pararnn_nanode.errors import InexactGradientWarning
 from pararnn_nanode.fields.callable import CallableField
-from pararnn_nanode.integrate.adjoint import InexactGradientWarning
 from pararnn_nanode.integrate.fixed import integrate
 from pararnn_nanode.integrate.schedule import schedule
 from pararnn_nanode.paths.bucket import BucketPath

@@ -5,7 +5,7 @@ import torch
 
 from pararnn.errors import ConfigError
 from pararnn_nanode.block import NANODE
-from pararnn_nanode.errors import NotReversibleError
+from pararnn_nanode.errors import NotReversibleError, UnstableMethodWarning
 from pararnn_nanode.fields.callable import CallableField
 from pararnn_nanode.integrate.alf import ALF
 from pararnn_nanode.integrate.fixed import integrate
@@ -112,3 +112,84 @@ def test_a_module_with_two_names_keeps_its_parameters_and_their_gradient(method,
         assert module.first.weight is module.second.weight is module.third.weight is weight
         found.append(weight.grad)
     torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+
+
+def turning(t, x):
+    """Away from 0.3 in the second half of the span, and towards it before, so that walking back loses digits."""
+    return torch.where(t < 0.5, -24.0, 24.0) * torch.tanh(x - 0.3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("other", [0.4, 1e4, 1e8], ids="{:g}".format)
+def test_a_large_sample_does_not_hide_one_that_is_not_recovered(method, other):
+    x = torch.tensor([[other], [0.5]], requires_grad=True)
+    with pytest.raises(NotReversibleError):
+        NANODE(turning, steps=500, method=method, gradient="reversible")(x)[1].sum().backward()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("other", [1e4, 1e8], ids="{:g}".format)
+def test_a_large_channel_does_not_hide_one_that_is_not_recovered(method, other):
+    alone = torch.tensor([0.0, 1.0])
+    x = torch.tensor([other, 0.5], requires_grad=True)
+    with pytest.raises(NotReversibleError):
+        NANODE(lambda t, x: turning(t, x) * alone, steps=500, method=method, gradient="reversible")(x)[1].backward()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_small_walk_from_zero_is_measured_by_its_own_size(method):
+    x = torch.zeros(1, requires_grad=True)
+    with pytest.raises(NotReversibleError):
+        NANODE(lambda t, x: 1e-3 * turning(t, 1e3 * x), steps=500, method=method, gradient="reversible")(x).sum().backward()
+
+
+def turned(basis):
+    """A network of the first four of twelve directions; what the others hold cancels but for rounding."""
+    return lambda t, x: torch.cat((torch.tanh((x @ basis)[..., :4]).roll(1, -1), 0 * x[..., 4:]), dim=-1) @ basis.mT
+
+
+def cancelling(basis):
+    """Channels of which the last eight are driven by nothing but rounding of the first four."""
+    return lambda t, x: torch.cat((torch.tanh(x[..., :4]), (x[..., :4] @ basis[:4] @ basis.mT)[..., 4:]), dim=-1)
+
+
+@pytest.mark.parametrize("function", [turned, cancelling])
+@pytest.mark.parametrize("method", METHODS)
+def test_channels_that_hold_nothing_but_rounding_raise_no_alarm(method, function):
+    random = torch.Generator().manual_seed(1)
+    basis = torch.linalg.qr(torch.randn(12, 12, generator=random))[0]
+    x = torch.cat((torch.randn(8, 4, generator=random), torch.zeros(8, 8)), dim=1).requires_grad_()
+    ways = [NANODE(function(basis), steps=200, method=method, gradient=gradient)(x).square().sum() for gradient in ("reversible", "backprop")]
+    found, expected = (torch.autograd.grad(value, x)[0] for value in ways)
+    assert float((found - expected).norm() / expected.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_path_that_returns_to_its_start_raises_no_alarm(method):
+    x = torch.zeros(2, 3, requires_grad=True)
+    block = NANODE(lambda t, x: torch.cos(2 * torch.pi * t) * torch.ones_like(x) + 0 * x, steps=12, method=method, gradient="reversible")
+    solution = block.solve(x)
+    solution.last.sum().backward()
+    assert solution.drift < 1e-5
+
+
+@pytest.mark.parametrize("gradient", ["backprop", "checkpoint"])
+@pytest.mark.parametrize("method", METHODS)
+def test_other_gradients_warn_of_a_method_that_has_become_unstable(method, gradient):
+    x = torch.ones(2, 1, requires_grad=True)
+    with pytest.warns(UnstableMethodWarning, match="unstable for this equation"):
+        NANODE(lambda t, x: -x, 200, (0.0, 20.0), method=method, gradient=gradient)(x)
+
+
+@pytest.mark.parametrize("gradient", ["backprop", "checkpoint"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stable_walk_warns_of_nothing(method, gradient, network, batch):
+    assert torch.isfinite(NANODE(network(4), 200, method=method, gradient=gradient)(batch.requires_grad_())).all()
+
+
+def test_damping_costs_alf_an_order(given, trig_equation):
+    x = torch.tensor([0.6, -0.4], dtype=torch.float64)
+    for method in (ALF(), ALF(damping=0.9)):
+        ends = [NANODE(trig_equation(3.0), steps, method=method)(x) for steps in (100, 200, 400)]
+        ratio = float((ends[0] - ends[1]).norm() / (ends[1] - ends[2]).norm())
+        assert round(torch.log2(torch.tensor(ratio)).item()) == method.order

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
+from pararnn_nanode.block import NANODE
 from pararnn_nanode.errors import NonFiniteStateError
 from pararnn_nanode.fields.callable import CallableField
 from pararnn_nanode.integrate.catalogue import METHODS, find, register
@@ -134,3 +135,29 @@ def test_solutions_can_be_pickled(network, batch):
     with torch.no_grad():
         again = pickle.loads(pickle.dumps(integrate(network(4), batch, schedule(steps=2, span=UNIT))))
     torch.testing.assert_close(again.x, solution.x.detach(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", ["euler", "midpoint", "heun", "rk4", "reversible_heun", "alf"])
+def test_inputs_that_jump_between_steps_are_those_of_each_step(method):
+    u = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    found = NANODE(lambda t, x, u: u, steps=2, method=method)(torch.zeros(1, dtype=torch.float64), u=u)
+    torch.testing.assert_close(found, torch.tensor([0.5], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("method", "gradient"), [("rk4", "backprop"), ("rk4", "checkpoint"), ("rk4", "adjoint"), ("alf", "reversible")])
+@pytest.mark.parametrize("t", [0.0, [0.0]], ids=["end", "times"])
+def test_an_answer_at_the_start_may_be_edited_without_editing_the_state(t, method, gradient):
+    x = torch.ones(2)
+    NANODE(lambda t, x: -x, method=method, gradient=gradient)(x, t=t).add_(1)
+    assert torch.equal(x, torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda t, x: x.sum(), lambda t, x: 1.0, lambda t, x: x.expand(3, 2), lambda t, x: x[:1]],
+    ids=["scalar", "number", "larger", "smaller"],
+)
+@pytest.mark.parametrize(("method", "gradient"), [("euler", "backprop"), ("rk4", "checkpoint"), ("rk4", "adjoint"), ("alf", "reversible")])
+def test_a_function_that_returns_another_shape_is_refused(method, gradient, function):
+    with pytest.raises(ShapeError, match=r"shape of x, \(2,\)"):
+        NANODE(function, method=method, gradient=gradient)(torch.ones(2, requires_grad=True))

@@ -6,6 +6,8 @@ import pickle
 import pytest
 import torch
 
+from pararnn.errors import InputError
+
 N = 3
 
 
@@ -29,6 +31,25 @@ def test_weights_have_the_dtype_of_the_parameters_and_are_right_to_its_rounding(
     found = low.grid(times)
     assert found.dtype is dtype
     torch.testing.assert_close(found.double(), exact.grid(times), rtol=8 * eps, atol=8 * eps)
+
+
+@pytest.mark.parametrize("times", [[0.1, 0.2], (0.1, 0.2), [[0.1], [0.2]], 1], ids=str)
+def test_times_may_be_numbers_and_lists(path, times):
+    tensor = torch.tensor(times, dtype=torch.float64)
+    assert torch.equal(path.at(times), path.at(tensor))
+    torch.testing.assert_close(path.derivative(times), path.derivative(tensor), rtol=0, atol=0)
+
+
+def test_times_may_be_arrays(path):
+    numpy = pytest.importorskip("numpy")
+    assert torch.equal(path.at(numpy.array([0.1, 0.2])), path.at([0.1, 0.2]))
+    assert torch.equal(path.at(numpy.float64(0.1)), path.at(0.1))
+
+
+@pytest.mark.parametrize("times", ["path", [0.1, "end"], [[0.1], [0.2, 0.3]], None], ids=str)
+def test_what_is_no_time_is_refused(path, times):
+    with pytest.raises(InputError, match="times are a number, or a list, array or tensor of numbers, got"):
+        path.at(times)
 
 
 def test_autocast_does_not_touch_the_weights(path, times):

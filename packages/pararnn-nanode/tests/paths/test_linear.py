@@ -1,3 +1,5 @@
+import copy
+import io
 import math
 
 import pytest
@@ -80,6 +82,40 @@ def test_the_rank_never_exceeds_the_number_of_steps(kind):
     path = KINDS[kind][0]((2, 2), dtype=torch.float64)
     assert path.rank(TIMES) <= path.columns
     assert path.rank(torch.tensor([0.0, 0.5])) <= 2
+
+
+@pytest.mark.parametrize("variant", ["mlp", "recurrent"])
+def test_the_rank_of_learned_features_does_not_depend_on_the_first_ones(variant):
+    path = HyperPath((2, 2), 3, variant=variant)
+    with torch.no_grad():
+        path.rate.zero_()
+    assert path.rank(torch.linspace(0, 1, 10)) == 4
+    assert path.rank(torch.tensor([0.0, 0.5, 0.5, 1.0])) == 3
+
+
+FAMILIES = {
+    "trigonometric": TrigPath((4, 4), 2),
+    "cosine": CosinePath((4, 4), 4),
+    "legendre": PolyPath((4, 4), 4),
+    "monomial": PolyPath((4, 4), 4, basis="monomial"),
+    "piecewise constant": BucketPath((4, 4), 5),
+}
+
+
+@pytest.mark.parametrize("loaded", FAMILIES)
+@pytest.mark.parametrize("saved", FAMILIES)
+def test_coefficients_are_loaded_into_a_path_of_the_same_functions_only(saved, loaded):
+    file = io.BytesIO()
+    torch.save(torch.nn.Sequential(FAMILIES[saved]).state_dict(), file)
+    file.seek(0)
+    state = torch.load(file)
+    assert list(state) == ["0.coefficients"]
+    target = torch.nn.Sequential(copy.deepcopy(FAMILIES[loaded]))
+    if saved == loaded:
+        target.load_state_dict(state)
+    else:
+        with pytest.raises(RuntimeError, match=f"0.coefficients belong to {saved} functions of time, .* has {loaded} ones"):
+            target.load_state_dict(state)
 
 
 def test_eleven_trigonometric_columns_on_ten_steps_have_rank_ten():

@@ -42,8 +42,30 @@ def test_a_jump_is_drawn_upright_with_a_mark():
 
 def test_every_path_of_a_field_or_block_has_axes_of_its_own():
     field = DenseField(2, TrigPath((2, 2), 1), bias=ConstantPath(2))
-    assert [axes.get_ylabel() for axes in plot_weights(field)] == ["path", "bias"]
-    assert [axes.get_ylabel() for axes in plot_weights(NANODE(field))] == ["field.path", "field.bias"]
+    assert [axes.get_ylabel() for axes in plot_weights(field)] == ["W", "b"]
+    assert [axes.get_ylabel() for axes in plot_weights(NANODE(field))] == ["W", "b"]
+    assert [axes.get_ylabel() for axes in plot_weights(torch.nn.Sequential(NANODE(field)))] == ["0.W", "0.b"]
+
+
+def test_weights_of_a_field_of_ones_own_keep_their_names():
+    class TwoLayers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.path, self.outer = TrigPath((2, 2), 1), TrigPath((2, 2), 1)
+
+    assert [axes.get_ylabel() for axes in plot_weights(TwoLayers())] == ["path", "outer"]
+
+
+def test_a_legend_can_be_left_out():
+    path = TrigPath((2, 2), 1)
+    assert plot_weights(path)[0].get_legend() is not None
+    assert plot_weights(path, legend=False)[0].get_legend() is None
+    assert plot_path(NANODE(lambda t, x: -x, output="path").solve(torch.ones(3)), legend=False).get_legend() is None
+
+
+def test_a_sample_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="has 3 samples, numbered from 0; there is no sample 9"):
+        plot_path(NANODE(lambda t, x: -x, output="path").solve(torch.ones(3, 2)), sample=9)
 
 
 def test_weights_are_drawn_into_given_axes(pyplot):
@@ -53,7 +75,7 @@ def test_weights_are_drawn_into_given_axes(pyplot):
 
 def test_other_numbers_of_axes_are_refused(pyplot):
     _, axes = pyplot.subplots()
-    with pytest.raises(ConfigError, match=r"holds 2 paths \(path, bias\), but 1 axes"):
+    with pytest.raises(ConfigError, match=r"holds 2 paths \(W, b\), but 1 axes"):
         plot_weights(DenseField(2, ConstantPath((2, 2)), bias=ConstantPath(2)), axes=axes)
 
 

@@ -87,34 +87,37 @@ class _Attach(torch.autograd.Function):
         return unfold(_Attach.apply(path, backend, offsets, *folded), info.batch_size), 0
 
 
-def limit_derivatives(states: Tensor, *sources: Tensor, order: int, derived: bool = False) -> Tensor:
+ADVICE = "NewtonConfig(derivatives='twice') gives second derivatives, solver='sequential' any order"
+
+
+def limit_derivatives(states: Tensor, *sources: Tensor, order: int, derived: bool = False, advice: str = ADVICE) -> Tensor:
     """`states`, which can be differentiated `order` times by what `sources` depend on; once more raises `DifferentiationError`.
 
-    `derived` says that `states` are themselves a derivative, which depends on the sources in more ways than through this node.
+    `derived` says that `states` are themselves a derivative, which depends on the sources in more ways than through this node; `advice` is what the
+    error says to do.
     """
-    limited: Tensor = _Limit.apply(order, derived, states, *sources)
+    limited: Tensor = _Limit.apply(order, derived, advice, states, *sources)
     return limited
 
 
-def _spend(order: int, derivative: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
+def _spend(order: int, advice: str, derivative: Tensor, sources: tuple[Tensor, ...]) -> Tensor:
     """A derivative, which can be taken `order - 1` times more."""
     if order == 0:
         raise DifferentiationError(
-            "a parallel solve was differentiated more often than it was attached for, which would leave out how the states themselves move; "
-            "NewtonConfig(derivatives='twice') gives second derivatives, solver='sequential' any order"
+            f"a parallel solve was differentiated more often than it was attached for, which would leave out how the states themselves move; {advice}"
         )
     # Whatever is differentiated again depends on a source, so a refusing node lies on the way of every such request.
-    return limit_derivatives(derivative, *sources, order=order - 1, derived=True)
+    return limit_derivatives(derivative, *sources, order=order - 1, derived=True, advice=advice)
 
 
 class _Limit(torch.autograd.Function):
     @staticmethod
-    def forward(order: int, derived: bool, states: Tensor, *sources: Tensor) -> Tensor:
+    def forward(order: int, derived: bool, advice: str, states: Tensor, *sources: Tensor) -> Tensor:
         return states.view_as(states)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.order, ctx.derived, _, *sources = inputs
+        ctx.order, ctx.derived, ctx.advice, _, *sources = inputs
         ctx.save_for_backward(*sources)
         ctx.save_for_forward(*sources)
 
@@ -122,18 +125,18 @@ class _Limit(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         sources = ctx.saved_tensors
         if ctx.order > 0 and not torch.is_grad_enabled():
-            return None, None, grad, *(None for _ in sources)
+            return None, None, None, grad, *(None for _ in sources)
         # A second derivative reaches the sources past this node too; a limited zero goes to them along with it, so that it counts as one.
-        zeros = (_spend(ctx.order, torch.zeros_like(source), sources) if ctx.derived else None for source in sources)
-        return None, None, _spend(ctx.order, grad, sources), *zeros
+        zeros = (_spend(ctx.order, ctx.advice, torch.zeros_like(source), sources) if ctx.derived else None for source in sources)
+        return None, None, None, _spend(ctx.order, ctx.advice, grad, sources), *zeros
 
     @staticmethod
-    def jvp(ctx: Any, _order: None, _derived: None, states: Tensor | None, *_sources: Any) -> Tensor | None:
+    def jvp(ctx: Any, _order: None, _derived: None, _advice: None, states: Tensor | None, *_sources: Any) -> Tensor | None:
         refuse_nested_jvp()
-        return None if states is None else _spend(ctx.order, states, ctx.saved_tensors)
+        return None if states is None else _spend(ctx.order, ctx.advice, states, ctx.saved_tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, order: int, derived: bool, states: Tensor, *sources: Tensor) -> tuple[Tensor, int | None]:
+    def vmap(info: Any, in_dims: Any, order: int, derived: bool, advice: str, states: Tensor, *sources: Tensor) -> tuple[Tensor, int | None]:
         # The identity maps nothing; only its dependence on the sources counts.
         # Contiguous, because forward mode writes tangents into the memory of the result, and a summed loss hands over one number for all.
-        return limit_derivatives(states.contiguous(), *sources, order=order, derived=derived), in_dims[2]
+        return limit_derivatives(states.contiguous(), *sources, order=order, derived=derived, advice=advice), in_dims[3]

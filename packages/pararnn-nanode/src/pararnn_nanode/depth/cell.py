@@ -8,24 +8,28 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pararnn.errors import ConfigError, ShapeError
+from pararnn.errors import ConfigError, DTypeError, ShapeError
 from pararnn.structures import Dense, Diagonal, Structure
 from pararnn_nanode.depth.jacobian import linearize, structure_of
 from pararnn_nanode.fields.base import Field, Weights
+from pararnn_nanode.fields.layer import LayerField
 from pararnn_nanode.integrate.catalogue import find
 from pararnn_nanode.integrate.methods import Method
 from pararnn_nanode.integrate.runge_kutta import RungeKutta, combine
 from pararnn_nanode.paths.base import Span
 
 DepthDrive: TypeAlias = tuple[Tensor, ...]
+COUNTS = {torch.bfloat16: 256, torch.float16: 2048}
+"""How far a dtype counts without a gap, for those that do not count far."""
 
 
 class NANODECell(nn.Module):
     """Steps of an equation `dx/dt = f(t, x, u)` as a cell for `ParaRNN`.
 
-    Inputs are `(batch, time, 1 + inputs)`: the number of the step, from 0 (`steps_of` makes it), then the inputs `u` held during the step. The number
-    comes with the inputs because a drive knows of a sample nothing but the sample: so a step has its weights in a whole sequence, in a pack and when
-    decoding alike. For states after some steps of one equation, `pararnn_nanode.NANODE` is the direct way; this is for what `ParaRNN` offers on top.
+    Inputs are `(batch, time, 1 + inputs)`: the number of the step, from 0 (`steps_of` makes it), then the inputs `u` held during the step. With
+    weights in half precision they are float32 all the same, since half precision does not count far. The number comes with the inputs because a drive
+    knows of a sample nothing but the sample: so a step has its weights in a whole sequence, in a pack and when decoding alike. For states after some
+    steps of one equation, `pararnn_nanode.NANODE` is the direct way; this is for what `ParaRNN` offers on top.
 
     Args:
         field: a field of vectors; `dim` channels, taken from the field where it has them.
@@ -77,9 +81,10 @@ class NANODECell(nn.Module):
         self.exact_jacobian = parallel == "newton"
 
     def steps_of(self, batch: int, length: int, u: Tensor | None = None) -> Tensor:
-        """Inputs `(batch, length, 1 + inputs)` of a walk from the start: step numbers, then `u` `(batch, length, inputs)`."""
+        """Inputs `(batch, length, 1 + inputs)` of a walk from the start: step numbers, then `u` `(batch, length, inputs)`; at least in float32."""
         like = self.initial_state(1) if u is None else u
-        number = torch.arange(length, dtype=like.dtype.to_real(), device=like.device).view(1, length, 1).expand(batch, -1, -1)
+        exact = torch.promote_types(like.dtype.to_real(), torch.float32)
+        number = torch.arange(length, dtype=exact, device=like.device).view(1, length, 1).expand(batch, -1, -1)
         return number if u is None else torch.cat((number, u), dim=-1)
 
     def initial_state(self, batch: int) -> Tensor:
@@ -88,16 +93,24 @@ class NANODECell(nn.Module):
         return torch.zeros(batch, self.state_size, dtype=like.dtype, device=like.device)
 
     def drive(self, x: Tensor) -> DepthDrive:
-        """Weights of every step, each leaf `(batch, time, nodes, ...)`."""
-        if x.shape[-1] < 1:
-            raise ShapeError(f"inputs of a NANODECell are (batch, time, 1 + inputs) with the number of the step first, got {tuple(x.shape)}")
+        """Weights of every step, each leaf `(batch, time, nodes, ...)`.
+
+        Raises:
+            ShapeError: `x` has not one channel for the number of the step and those of the inputs.
+            DTypeError: `x` is in half precision.
+        """
+        self._check(x)
         number = x[..., 0].to(torch.float64)
         # A step ends at the very number at which the next one starts.
         ends = [self.start + (number + node) * self.h for node in (0.0, 1.0)]
         times = torch.stack([self.start + (number + node) * self.h for node in self.method.nodes], dim=-1)
         anchors = torch.minimum(*ends).unsqueeze(-1).expand(times.shape)
         u = x[..., 1:].unsqueeze(2).expand(*times.shape, -1) if x.shape[-1] > 1 else None
-        return self.field.weights(times, anchors, u)
+        held = next((parameter.dtype for parameter in self.parameters()), x.dtype)
+        if u is not None and held in COUNTS:
+            u = u.to(held)
+        # Times alone are float64, whatever the states are; the function that sees them gets them in the precision of these.
+        return tuple(leaf.to(held) if leaf.dtype == torch.float64 else leaf for leaf in self.field.weights(times, anchors, u))
 
     def step(self, state: Tensor, drive: DepthDrive) -> Tensor:
         """The state one step of the method later."""
@@ -129,6 +142,22 @@ class NANODECell(nn.Module):
     def nodes(self, drive: Sequence[Tensor], lead: int) -> list[Weights]:
         """The weights at each node of the method, from a drive whose leaves have `lead` dimensions before that of the nodes."""
         return [tuple(leaf.select(lead, node) for leaf in drive) for node in range(len(self.method.nodes))]
+
+    def _check(self, x: Tensor) -> None:
+        wanted = None
+        if isinstance(self.field, LayerField):
+            wanted = 1 if self.field.input is None else 1 + self.field.input.shape[1]
+        if x.shape[-1] < 1 or (wanted is not None and x.shape[-1] != wanted):
+            more = "" if wanted == 1 else ", then the inputs u" if wanted is None else f", then the {wanted - 1} inputs u"
+            raise ShapeError(
+                f"inputs of this NANODECell are (batch, time, {wanted or '1 + inputs'}): first the number of the step{more}; got {tuple(x.shape)}. "
+                "cell.steps_of(batch, length, u) makes them; the state to start from is h0"
+            )
+        if x.dtype in COUNTS:
+            raise DTypeError(
+                f"{x.dtype} holds the numbers of steps exactly only up to {COUNTS[x.dtype]}, and the weights of a step are looked up by its number; "
+                "give the inputs in float32, as cell.steps_of does, whatever the weights are in"
+            )
 
     def extra_repr(self) -> str:
         """Method, step and structure."""

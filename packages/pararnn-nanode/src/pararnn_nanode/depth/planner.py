@@ -31,7 +31,9 @@ NEWTON_ITERATIONS = {torch.float32: 2, torch.complex64: 2}
 PICARD_ITERATIONS = {torch.float32: 8, torch.complex64: 8}
 PRECISE_NEWTON, PRECISE_PICARD = 5, 14
 # Calls of torch in one step of a walk, and in one iteration of a parallel solve besides the field, and in one block of it.
-STEP_CALLS, SWEEP_CALLS, BLOCK_CALLS, LEAP_CALLS = 3, 30, 3, 10
+STEP_CALLS, SWEEP_CALLS, BLOCK_CALLS, LEAP_CALLS = 3, 45, 3, 10
+# On an accelerator: one call more a step of a walk, seconds that any solve takes besides, and seconds a step in a sum that runs over all steps.
+ACCELERATED_STEP_CALLS, SETUP, RUNNING_SUM = 4, 2e-3, 0.18e-6
 # Passes over all states in one iteration besides the field, and what a number in a product of a matrix and a vector, or
 # of two matrices, costs in elements of an addition.
 PASSES, PRODUCT, COMPOSE = 14, {"cpu": 0.4, "cuda": 0.5}, 0.1
@@ -120,7 +122,8 @@ def _evaluation(field: Field, x: Tensor, steps: int, machine: Machine) -> float:
 
 def _walk_seconds(field: Field, method: Method, x: Tensor, steps: int) -> float:
     machine = machine_of(x.device)
-    return steps * method.evaluations * (_evaluation(field, x, 1, machine) + (STEP_CALLS - 2) * machine.operation(x.numel()))
+    calls = STEP_CALLS if x.device.type == "cpu" else ACCELERATED_STEP_CALLS
+    return steps * method.evaluations * (_evaluation(field, x, 1, machine) + (calls - 2) * machine.operation(x.numel()))
 
 
 def _seconds(field: Field, method: Method, x: Tensor, steps: int, *, way: Way, blocks: int) -> float:
@@ -137,7 +140,9 @@ def _seconds(field: Field, method: Method, x: Tensor, steps: int, *, way: Way, b
         between = blocks * (BLOCK_CALLS - 1) * machine.call + blocks * machine.operation(rows * apply)
     else:
         iterations = PICARD_ITERATIONS[x.dtype] if single else PRECISE_PICARD
-        prepare = between = 0.0
+        prepare = 0.0
+        between = 0.0 if x.device.type == "cpu" else steps * RUNNING_SUM
     evaluation = method.evaluations * _evaluation(field, x, steps, machine)
     sweep = evaluation + PASSES * (machine.operation(steps * x.numel()) - machine.call) + SWEEP_CALLS * machine.call + between
-    return blocks * LEAP_CALLS * machine.call + prepare + iterations * sweep
+    setup = 0.0 if x.device.type == "cpu" else SETUP
+    return setup + blocks * LEAP_CALLS * machine.call + prepare + iterations * sweep

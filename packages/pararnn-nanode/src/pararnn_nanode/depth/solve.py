@@ -9,25 +9,28 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pararnn.errors import ConfigError, DifferentiationError, DTypeError
+from pararnn.errors import ConfigError, DTypeError
 from pararnn.solver.api import without_autocast
+from pararnn.solver.config import DEFAULT_TOLERANCES
 from pararnn.transforms import inside_transform
 from pararnn_nanode.depth.factored import factored
-from pararnn_nanode.depth.gradient import attach
+from pararnn_nanode.depth.gradient import WALK, attach
 from pararnn_nanode.depth.iteration import Trajectory, iterate
 from pararnn_nanode.depth.jacobian import structure_of
 from pararnn_nanode.depth.planner import DTYPES, Parallel, Plan, Way, default_blocks, plan
 from pararnn_nanode.depth.stages import Stages
+from pararnn_nanode.depth.strangers import refuse_strangers
 from pararnn_nanode.depth.windows import Windows, solve_windows
 from pararnn_nanode.fields.base import Field
+from pararnn_nanode.fields.callable import UnmappableError
 from pararnn_nanode.integrate import fixed
 from pararnn_nanode.integrate.capture import Capture
 from pararnn_nanode.integrate.catalogue import find
 from pararnn_nanode.integrate.methods import Method
-from pararnn_nanode.integrate.outside import outsiders
 from pararnn_nanode.integrate.reads import Drive, reads
 from pararnn_nanode.integrate.runge_kutta import RungeKutta
 from pararnn_nanode.integrate.schedule import Schedule
+from pararnn_nanode.integrate.sharing import while_reading
 from pararnn_nanode.solution import Solution
 
 CHOICES = ("newton", "picard", "windowed", "auto")
@@ -42,6 +45,7 @@ class _UnsettledError(Exception):
         self.found = found
 
 
+@while_reading
 @torch.compiler.disable(  # type: ignore[untyped-decorator]
     reason="a parallel solve decides on the host how often to iterate, which no single graph can hold; use parallel=None under fullgraph=True"
 )
@@ -64,7 +68,8 @@ def integrate(
             nothing, and more iterations; "windowed" solves windows of steps one after the other, and keeps little in memory; "auto" chooses, the walk
             included.
         window: steps of a window, for "windowed".
-        tolerance: error to allow, relative to `1 + |state|`; by default 1e-6 in single precision and 1e-11 in double.
+        tolerance: error to allow, relative to `1 + |state|`, for a sample that stays small to its size; by default 1e-6 in single precision and
+            1e-11 in double. The rule is that of `pararnn_nanode.depth.stop`.
         x, method, u: as in `pararnn_nanode.integrate.fixed.integrate`, for Runge-Kutta methods.
         parameters: as there, for "windowed".
 
@@ -88,6 +93,10 @@ def integrate(
             return solve(factored(field, x), x, schedule, chosen, planned, tolerance, u, tuple(parameters or ()))
     except _UnsettledError as stop:
         return _walked(field, x, schedule, chosen, u, stop.found)
+    except UnmappableError as error:
+        if parallel != "auto":
+            raise
+        return replace(fixed.integrate(field, x, schedule, method=chosen, u=u), reason=f"Walked step by step because {error}.")
 
 
 def _whole(
@@ -110,12 +119,13 @@ def _windowed(
     moving = schedule.knots.requires_grad
     fixed_reads = None if moving else reads(field, method, schedule, x, u)
     record: list[Trajectory] = []
+    finer = _finer(x.dtype, tolerance)
 
     def solve(first: int, last: int, start: Tensor, drive: Drive) -> Tensor:
         # Where times have gradients they are read anew for each window, whose backward pass frees the graph that leads to them.
         times = reads(field, method, schedule, x, drive) if fixed_reads is None else fixed_reads
         stages = Stages.read(field, method, schedule, times, start, drive, first=first, last=last)
-        after, found = _trajectory(stages, start, way=way, blocks=default_blocks(last - first, start.dtype), tolerance=tolerance)
+        after, found = _trajectory(stages, start, way=way, blocks=default_blocks(last - first, start.dtype), tolerance=finer)
         record.append(found)
         return after
 
@@ -123,25 +133,17 @@ def _windowed(
     windows = Windows(solve=solve, bounds=bounds, outputs=schedule.outputs)
     known = (*field.outside, *parameters)
     if torch.is_grad_enabled():
-        _refuse_strangers(field, x, schedule, u, known)
-    states = solve_windows(windows, Capture.of(field), x, u, schedule.knots if moving else None, known)
+        # Once a window: a field may read some of its tensors at some times only.
+        refuse_strangers(field, x, schedule, u, (*bounds[:-1], schedule.steps - 1), known)
+    states = solve_windows(windows, Capture.of(field, u=u), x, u, schedule.knots if moving else None, known)
     # The backward pass solves again and adds to the record; what was spent until here is this call's.
     return _solution(states, schedule, method, planned.reason, tuple(record))
 
 
-def _refuse_strangers(field: Field, x: Tensor, schedule: Schedule, u: Drive, known: tuple[Tensor, ...]) -> None:
-    """Raise `DifferentiationError` where the field reads tensors with gradients that the backward pass of windows would leave out."""
-    with torch.enable_grad():
-        time = schedule.knots[:1].detach().to(x.device)
-        given = None if u is None else u(time) if not isinstance(u, Tensor) else (u[:1] if u.ndim == x.ndim + 1 else u.unsqueeze(0)).detach()
-        slope = field.evaluate(x.detach().unsqueeze(0), field.weights(time, time, given))
-    strangers = outsiders(slope, (*field.parameters(), *known))
-    if strangers:
-        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in strangers[:4])
-        raise DifferentiationError(
-            f"the field reads {len(strangers)} tensors that require grad (shapes {shapes}) and are no parameters of its module, so "
-            "parallel='windowed' would give them none; make the field a module that owns them, name them by parameters=(W,), or use parallel='picard'"
-        )
+def _finer(dtype: torch.dtype, tolerance: float | None) -> float:
+    """The tolerance of a window, as far below that of the whole as rounding allows: later windows make the errors of earlier ones larger."""
+    allowed = DEFAULT_TOLERANCES[dtype.to_real()][0] if tolerance is None else tolerance
+    return min(allowed, max(allowed / 10, 16 * torch.finfo(dtype).eps))
 
 
 def _trajectory(stages: Stages, x: Tensor, *, way: Way, blocks: int, tolerance: float | None) -> tuple[Tensor, Trajectory]:
@@ -152,7 +154,9 @@ def _trajectory(stages: Stages, x: Tensor, *, way: Way, blocks: int, tolerance: 
         raise _UnsettledError(found)
     if not torch.is_grad_enabled():
         return found.states[1:], found
-    return attach(stages, x, found.states, found.correction), replace(found, evaluations=found.evaluations + stages.steps * stages.method.evaluations)
+    return attach(stages, x, found.states, found.correction, advice=WALK), replace(
+        found, evaluations=found.evaluations + stages.steps * stages.method.evaluations
+    )
 
 
 def _solution(states: Tensor, schedule: Schedule, method: Method, reason: str, found: tuple[Trajectory, ...]) -> Solution:
@@ -172,14 +176,18 @@ def _solution(states: Tensor, schedule: Schedule, method: Method, reason: str, f
 def _walked(field: Field, x: Tensor, schedule: Schedule, method: Method, u: Drive, found: Trajectory) -> Solution:
     solution = fixed.integrate(field, x, schedule, method=method, u=u)
     last = found.updates[-1]
-    why = f"the iteration did not converge ({len(found.updates)} iterations, last update {last:.1e})"
+    why = f"the iteration did not converge ({len(found.updates)} iterations, last update {last:.1e}); take smaller steps or windows, or parallel=None"
+    if not found.alike:
+        why = (
+            "the field gives other slopes for all times at once than for one alone, and a parallel solve needs a field that takes many times at once"
+        )
     return replace(
         solution,
         nfe=solution.nfe + found.evaluations,
         iterations=len(found.updates),
         residual=last,
         converged=False,
-        reason=f"Walked step by step because {why}; take smaller steps or windows, or parallel=None.",
+        reason=f"Walked step by step because {why}.",
     )
 
 

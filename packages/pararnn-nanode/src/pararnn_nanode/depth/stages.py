@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pararnn.errors import DTypeError, ParaRNNError, ShapeError
 from pararnn_nanode.fields.base import Field, Weights
+from pararnn_nanode.integrate.methods import Evaluate
 from pararnn_nanode.integrate.reads import Drive, Reads
 from pararnn_nanode.integrate.runge_kutta import RungeKutta, combine
 from pararnn_nanode.integrate.schedule import Schedule
@@ -48,17 +49,40 @@ class Stages:
         """Number of steps."""
         return self.sizes.shape[0]
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether weights or sizes do; a field may read further tensors that do."""
+        return self.sizes.requires_grad or any(leaf.requires_grad for leaves in self.weights for leaf in leaves)
+
     def increment(self, states: Tensor) -> Tensor:
         """What each step adds to the state `(steps, *state)` it starts from.
 
         Not the state it leads to: the difference of that and the next state would be rounded as the state is, not as the increment.
         """
-        method, evaluate = self.method, self.field.evaluate
-        slopes = [evaluate(states, self.weights[0])]
+        return self._increment(self.field.evaluate_steps, states, self.weights, self.sizes)
+
+    def alike(self, states: Tensor, increments: Tensor) -> bool:
+        """Whether the first and the last step alone, from `states` `(2, *state)`, add what they were found to add, up to rounding.
+
+        A function that looks at one of the times it is given, to decide for all of them, does not.
+        """
+        steps = 0, self.steps - 1
+        alone = torch.stack([self._alone(step, state) for step, state in zip(steps, states, strict=True)])
+        widths = torch.stack([self.sizes[step] for step in steps]).abs()
+        allowed = torch.finfo(alone.dtype).eps ** 0.5 * (widths + alone.abs())
+        return bool(((increments - alone).abs() <= allowed).all())
+
+    def _alone(self, step: int, state: Tensor) -> Tensor:
+        weights = tuple(tuple(leaf[step] for leaf in leaves) for leaves in self.weights)
+        return self._increment(self.field.evaluate, state, weights, self.sizes[step])
+
+    def _increment(self, evaluate: Evaluate, states: Tensor, weights: tuple[Weights, ...], sizes: Tensor) -> Tensor:
+        method = self.method
+        slopes = [evaluate(states, weights[0])]
         for row, read in zip(method.stages, method.reads[1:], strict=True):
-            slopes.append(evaluate(combine(states, slopes, row, self.sizes), self.weights[read]))
+            slopes.append(evaluate(combine(states, slopes, row, sizes), weights[read]))
         total = sum(slope * factor if factor != 1 else slope for slope, factor in zip(slopes, method.combination, strict=True) if factor)
-        return self.sizes * total
+        return sizes * total
 
     def detach(self) -> Self:
         """The same steps, cut from the graph (a field that closes over tensors keeps its own)."""

@@ -46,6 +46,10 @@ class Field(nn.Module, abc.ABC):
         `lead` is empty for one time, `(samples,)` where every sample has its own time, `(steps,)` where all steps are evaluated at once.
         """
 
+    def evaluate_steps(self, x: Tensor, weights: Weights) -> Tensor:
+        """`evaluate` at many steps `(steps, ...)`, the first dimension of `lead`; override where `evaluate` cannot keep them apart by itself."""
+        return self.evaluate(x, weights)
+
     def differentiate(self, x: Tensor, weights: Weights) -> Formula | None:
         """`f` at `x` and its derivative by a formula, off the graph; None where autograd has to find it, as it does for every field that has none.
 

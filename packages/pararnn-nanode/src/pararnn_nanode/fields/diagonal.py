@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pararnn.errors import ShapeError
+from pararnn.errors import ConfigError, ShapeError
 from pararnn.structures import Diagonal
 from pararnn_nanode.fields.base import Weights
 from pararnn_nanode.fields.layer import Activation, LayerField
 from pararnn_nanode.paths.base import WeightPath
+from pararnn_nanode.paths.linear import LinearPath
 
 
 class DiagonalField(LayerField):
@@ -18,13 +19,17 @@ class DiagonalField(LayerField):
 
     Args:
         dim: channels of the state, the last dimension of `x`.
-        path: weights `(dim,)`; give the path a `gain`, since weights of one dimension are taken for a bias, which starts at zero.
+        path: weights `(dim,)`; a path with a `gain`, since weights of one dimension are taken for a bias, which starts at zero.
         bias: a path `(dim,)`, or None.
         input: a path `(dim, inputs)` for inputs `u` `(*batch, inputs)`, or None.
         activation: a name such as `"tanh"`, a function of tensors without parameters, or None for a linear equation.
+
+    Raises:
+        ConfigError: the path was made without a gain, so that the field would be zero; `gain=0.0` says that this is meant.
     """
 
     structure = Diagonal
+    elementwise = True
 
     def __init__(
         self,
@@ -38,6 +43,11 @@ class DiagonalField(LayerField):
         super().__init__(dim, path, bias=bias, input=input, activation=activation)
         if path.shape != (dim,):
             raise ShapeError(f"a DiagonalField of {dim} channels needs a path of shape {(dim,)}, got {path.shape}")
+        if isinstance(path, LinearPath) and path.gain is None:
+            raise ConfigError(
+                f"a DiagonalField scales its state by this {type(path).__name__}, whose {dim} weights are all zero at first, as those of a bias are; "
+                f"make the path with gain=1.0, or with gain=0.0 where zero is meant"
+            )
         if input is not None and (len(input.shape) != 2 or input.shape[0] != dim):
             raise ShapeError(f"the input of a DiagonalField of {dim} channels needs a path of shape ({dim}, inputs), got {input.shape}")
 

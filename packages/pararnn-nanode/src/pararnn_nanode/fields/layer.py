@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,9 @@ class LayerField(Field):
     sites: int = 0
     """Dimensions of the state after its channels."""
 
+    elementwise: ClassVar[bool] = False
+    """Whether weights only scale the state, so that real ones act on complex states too."""
+
     def __init__(self, dim: int, path: WeightPath, *, bias: WeightPath | None, input: WeightPath | None, activation: str | Activation | None) -> None:
         super().__init__()
         if bias is not None and bias.shape != (dim,):
@@ -85,7 +88,12 @@ class LayerField(Field):
             places = ", ".join(("...", str(self.dim), *("sites",) * self.sites))
             raise ShapeError(f"a {type(self).__name__} of {self.dim} channels needs a state ({places}), got {tuple(x.shape)}")
         held = next((parameter.dtype for parameter in self.parameters()), x.dtype)
-        if held != x.dtype and x.dtype.is_floating_point and not torch.is_autocast_enabled(x.device.type):
+        if x.is_complex():
+            if held != x.dtype and not (self.elementwise and held == x.dtype.to_real()):
+                raise DTypeError(
+                    f"the state is {x.dtype} and the weights are {held}; make the paths with dtype={x.dtype}, or solve with a real state"
+                )
+        elif held != x.dtype and x.dtype.is_floating_point and not torch.is_autocast_enabled(x.device.type):
             raise DTypeError(f"the state is {x.dtype} and the weights are {held}; call .to({x.dtype}) on the module, or .to({held}) on the state")
 
     def spread(self, bias: Tensor, ndim: int) -> Tensor:

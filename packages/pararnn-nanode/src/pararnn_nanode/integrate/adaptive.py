@@ -18,8 +18,11 @@ from pararnn_nanode.integrate.adaptive_checkpoint import checkpointed
 from pararnn_nanode.integrate.controller import Controller, mixed, reveal
 from pararnn_nanode.integrate.dense_output import collect
 from pararnn_nanode.integrate.dopri5 import PAIRS, Step
+from pararnn_nanode.integrate.driven import Inputs, driven
 from pararnn_nanode.integrate.outside import not_owned
-from pararnn_nanode.integrate.steps import Cost, Inputs, Problem, Watch, walk
+from pararnn_nanode.integrate.pieces import set_back
+from pararnn_nanode.integrate.sharing import while_reading
+from pararnn_nanode.integrate.steps import Cost, Problem, Watch, walk
 from pararnn_nanode.integrate.stretched import Stretched, readable
 from pararnn_nanode.integrate.widened import HALVES, widen
 from pararnn_nanode.solution import Solution
@@ -29,6 +32,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 GRADIENTS = ("backprop", "checkpoint", "adjoint")
 
 
+@while_reading
 def integrate(
     field: Field,
     x: Tensor,
@@ -52,7 +56,9 @@ def integrate(
         method: a name of `PAIRS`.
         gradient: "backprop" differentiates the accepted steps; "checkpoint" too, with states kept at the square root of their number only;
             "adjoint" integrates the equation of the gradient backwards, which holds to the tolerance and not exactly, and knows no second derivative.
-        u: inputs of the field, `(*batch, input)` or a function of float64 times `(*times.shape, *batch, input)`.
+        rtol, atol: a step is accepted where the root mean square of `error / (atol + rtol |x|)` over the whole state is at most 1. The mean goes over
+            the batch too: of a thousand samples one may be off by thirty times the tolerance while the others rest.
+        u: inputs of the field: `(*batch, ...)` for all times, or a function of float64 times `(n,)` or `(n, samples)` giving `(n, *batch, ...)`.
         parameters: tensors that the field reads and that are not its parameters; `gradient="adjoint"` must know them.
         progress: called after every step with the number of steps and an estimate of their total.
 
@@ -105,6 +111,7 @@ def solve(
         )
     given = as_times(times, x)
     field.check_state(x)
+    field = driven(field, u)
     numbers = readable(given)
     lift = moves = None
     differentiable = given.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(given)
@@ -116,21 +123,24 @@ def solve(
         asked, jumps = ordered(numbers[0]), field.edges()
         if differentiable:
             lift = given[0] - given[0].detach()
-            moves = given - given.detach() - lift
             # At the end of a step the interpolant moves as the field says, inside of one only about so.
             corners = (*corners, *asked)
-    inputs = (lambda at: u.expand(*at.shape, *u.shape)) if isinstance(u, Tensor) else u
-    problem = Problem(pair=PAIRS[method], field=field, lift=lift, inputs=inputs, jumps=jumps, corners=corners)
+    problem = Problem(pair=PAIRS[method], field=field, lift=lift, jumps=jumps, corners=corners)
     cost = Cost()
     if gradient == "adjoint" and torch.is_grad_enabled():
         backward = backward or Backward(controller=controller, method=method, norm=mixed)
-        outside = (*parameters, *((u,) if isinstance(u, Tensor) else ()))
-        states = adjoint(problem, x, asked, given, controller=controller, cost=cost, backward=backward, outside=outside, watch=watch)
-    elif gradient == "checkpoint" and torch.is_grad_enabled():
-        states = checkpointed(problem, x, asked, moves, controller=controller, cost=cost, watch=watch)
+        states = adjoint(problem, x, asked, given, controller=controller, cost=cost, backward=backward, outside=parameters, watch=watch)
     else:
-        steps = walk(problem, x, asked[0], asked[-1], controller=controller, cost=cost, watch=watch)
-        states = collect(problem.pair, steps if progress is None else told(steps, progress, asked), x, asked, moves)
+        problem, start = set_back(problem, x, asked[0], asked[-1], cost)
+        if lift is not None:
+            moves = given - given.detach() - (0.0 if problem.lift is None else lift)
+        if gradient == "checkpoint" and torch.is_grad_enabled():
+            states = checkpointed(problem, start, asked, moves, controller=controller, cost=cost, watch=watch)
+        else:
+            steps = walk(problem, start, asked[0], asked[-1], controller=controller, cost=cost, watch=watch)
+            states = collect(problem.pair, steps if progress is None else told(steps, progress, asked), start, asked, moves)
+        if start is not x:
+            states = torch.cat((x.unsqueeze(0), states[1:]))
     (broken,) = reveal((~torch.isfinite(states.detach())).any().double())
     if broken:
         raise NonFiniteStateError(

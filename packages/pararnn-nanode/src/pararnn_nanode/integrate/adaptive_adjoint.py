@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pararnn.errors import DifferentiationError
 from pararnn.transforms import inside_transform
-from pararnn_nanode.fields.base import Field, Weights
 from pararnn_nanode.integrate.alone import Alone
+from pararnn_nanode.integrate.augmented import Augmented, Parts
+from pararnn_nanode.integrate.capture import Capture
 from pararnn_nanode.integrate.controller import Controller
+from pararnn_nanode.integrate.declared import own_shares, unheard
 from pararnn_nanode.integrate.dense_output import collect
 from pararnn_nanode.integrate.dopri5 import PAIRS
-from pararnn_nanode.integrate.outside import refuse_outsiders
-from pararnn_nanode.integrate.steps import Cost, Inputs, Problem, Watch, walk
-
-Parts = tuple[Tensor, ...]
+from pararnn_nanode.integrate.outside import Guarded
+from pararnn_nanode.integrate.pieces import beside
+from pararnn_nanode.integrate.steps import Cost, Problem, Watch, walk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +41,28 @@ class Backward:
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
+    """What both passes need.
+
+    Attributes:
+        capture: parameters and buffers of the field, inputs `u` and times of samples among the latter.
+        declared: tensors outside of the field, each once.
+        moves: whether gradients are asked for times that all samples share.
+    """
+
     problem: Problem
     times: Sequence[float]
     controller: Controller
     backward: Backward
     cost: Cost
     watch: Watch | None
-    names: tuple[str, ...]
-    outside: Parts
+    capture: Capture
+    declared: Parts
     moves: bool
+
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """The tensors of the field that may have gradients. Other buffers may be statistics, which any pass may update."""
+        return {**self.capture.parameters, **{name: buffer for name, buffer in self.capture.buffers.items() if buffer.requires_grad}}
 
 
 def adjoint(
@@ -66,40 +80,40 @@ def adjoint(
     """States `(times, *state)`, of which a backward pass keeps nothing else.
 
     Args:
-        times: as numbers; `given` are those that gradients are asked for, which differ from them for an equation that is stretched.
+        times: as numbers; `given` are those that gradients are asked for where the problem has a lift.
+        outside: tensors that the field reads without holding them.
 
     Raises:
-        DifferentiationError: the field depends on tensors that are neither its parameters nor `outside`.
+        DifferentiationError: the field depends on tensors that it neither holds nor finds in `outside`.
     """
     if inside_transform():
         raise DifferentiationError("gradient='adjoint' does not go through the transforms of torch.func; use gradient='backprop'")
-    named = {name: parameter for name, parameter in problem.field.named_parameters() if parameter.requires_grad}
-    moves = problem.lift is not None
-    outside = tuple(tensor for tensor in (*outside, *(() if moves else (given,))) if tensor.requires_grad)
-    problem = dataclasses.replace(problem, lift=None)
-    refuse_outsiders(problem, x, times, (*named.values(), *outside))
-    cost.nfe += 1
     work = _Work(
-        problem=problem,
+        problem=dataclasses.replace(problem, lift=None),
         times=times,
         controller=controller,
         backward=backward,
         cost=cost,
         watch=watch,
-        names=tuple(named),
-        outside=outside,
-        moves=moves,
+        capture=Capture.of(problem.field),
+        declared=tuple(tensor for tensor in outside if tensor.requires_grad),
+        moves=problem.lift is not None,
     )
-    states: Tensor = _Adjoint.apply(work, x, given, *named.values(), *outside)
+    states: Tensor = _Adjoint.apply(work, x, given, *work.held.values(), *work.declared)
     return states
 
 
 class _Adjoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, work: _Work, x: Tensor, given: Tensor, *tensors: Tensor) -> Tensor:
-        alone = dataclasses.replace(work.problem, field=Alone(work.problem.field))
-        steps = walk(alone, x.detach(), work.times[0], work.times[-1], controller=work.controller, cost=work.cost, watch=work.watch)
-        states = collect(work.problem.pair, steps, x.detach(), work.times)
+        def run() -> Tensor:
+            guarded = dataclasses.replace(work.problem, field=Guarded(work.problem.field, work.declared))
+            steps = walk(guarded, x.detach(), work.times[0], work.times[-1], controller=work.controller, cost=work.cost, watch=work.watch)
+            return collect(work.problem.pair, steps, x.detach(), work.times)
+
+        # What the field holds is cut from the graph, so that a slope with a gradient betrays what it does not.
+        states = work.capture.run(run, parameters={name: tensor.detach() for name, tensor in work.held.items()})
+        work.capture.seal()
         ctx.work = work
         ctx.save_for_backward(states, *tensors)
         return states
@@ -111,96 +125,49 @@ class _Adjoint(torch.autograd.Function):
                 "gradient='adjoint' has no second derivative; use gradient='backprop' or 'checkpoint', which have, or leave create_graph out"
             )
         work: _Work = ctx.work
+        work.capture.check_unchanged()
         states, *tensors = ctx.saved_tensors
-        count = len(work.names)
-        run = _Run(work, states, grads[0], tuple(tensors[:count]))
-        held = {f"work_field.{name}": tensor for name, tensor in zip(work.names, tensors, strict=False)}
-        start, moved, found = torch.func.functional_call(run, held, ())
-        return (None, start, moved, *found)
+        own = len(work.held)
+        # Aliases: one tensor may have been computed from another, and hooks are for whole gradients.
+        aliases = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors[:own]]
+        wanted = [*(alias for alias in aliases if alias.requires_grad), *work.declared]
+        names = dict(zip(work.held, aliases, strict=True))
+        with unheard(work.declared):
+            start, moved, found = work.capture.run_again(_back, work, states, grads[0], tuple(wanted), parameters=names)
+            count = len(found) - len(work.declared)
+            shares = own_shares(work.declared, found[count:])
+        parts = iter(found[:count])
+        return (None, start, moved, *(next(parts) if alias.requires_grad else None for alias in aliases), *shares)
 
 
-class _Run(nn.Module):
-    """The pass back in time, as a module, so that it can run with the parameters that the forward pass had."""
+def _back(work: _Work, states: Tensor, grad: Tensor, tensors: Parts) -> tuple[Tensor, Tensor | None, Parts]:
+    """Gradients of the start, of the times where those move, and of `tensors`."""
+    problem, times = work.problem, work.times
+    inner = Augmented(problem.field, states[-1], tensors)
+    norm = work.backward.norm
+    controller = dataclasses.replace(work.backward.controller, norm=lambda flat: norm((flat.new_zeros(()).abs(), *inner.split(flat))))
+    outer = dataclasses.replace(problem, field=inner, pair=PAIRS[work.backward.method])
+    alone = dataclasses.replace(problem, field=Alone(problem.field))
+    parts: Parts = (states[-1], grad[-1], *(torch.zeros_like(tensor) for tensor in tensors))
+    moved = [states.new_zeros((), dtype=torch.float64)] * len(times)
 
-    def __init__(self, work: _Work, states: Tensor, grad: Tensor, parameters: Parts) -> None:
-        super().__init__()
-        self.work_field = work.problem.field
-        self.work = work
-        self.states = states
-        self.grad = grad
-        self.tensors = (*parameters, *work.outside)
+    def push(index: int, other: float, adjoint: Tensor) -> Tensor:
+        slope = alone.slope(states[index], times[index], beside(times[index], other, problem.jumps))
+        return (slope.conj() * adjoint).sum().real.double()
 
-    def forward(self) -> tuple[Tensor, Tensor | None, Parts]:
-        work, states, grad = self.work, self.states, self.grad
-        problem, times = work.problem, work.times
-        inner = _Augmented(problem.field, problem.inputs, states[-1], self.tensors)
-        norm = work.backward.norm
-        controller = dataclasses.replace(work.backward.controller, norm=lambda flat: norm((flat.new_zeros(()).abs(), *inner.split(flat))))
-        outer = dataclasses.replace(problem, field=inner, pair=PAIRS[work.backward.method], inputs=None)
-        alone = dataclasses.replace(problem, field=Alone(problem.field))
-        parts: Parts = (states[-1], grad[-1], *(torch.zeros_like(tensor) for tensor in self.tensors))
-        moved = [states.new_zeros((), dtype=torch.float64)] * len(times)
-
-        def push(index: int, adjoint: Tensor) -> Tensor:
-            ahead = times[min(index + 1, len(times) - 1)] if index == 0 else times[index - 1]
-            slope = alone.slope(states[index], times[index], min(times[index], ahead))
-            return (slope.conj() * adjoint).sum().real.double()
-
-        for index in range(len(times) - 1, 0, -1):
-            if work.moves:
-                moved[index] = push(index, grad[index])
-            if times[index] != times[index - 1]:
-                flat = inner.join(parts)
-                for step in walk(outer, flat, times[index], times[index - 1], controller=controller, cost=Cost()):
-                    flat = step.end
-                parts = inner.split(flat)
-            parts = (states[index - 1], parts[1] if index == 1 else parts[1] + grad[index - 1], *parts[2:])
-        if not work.moves:
-            return parts[1] + grad[0] if len(times) > 1 else parts[1], None, parts[2:]
-        moved[0] = -push(0, parts[1])
-        return parts[1] + grad[0], torch.stack(moved), parts[2:]
-
-
-class _Augmented(Field):
-    """State, adjoint and the gradients of `tensors`, in one vector."""
-
-    def __init__(self, field: Field, inputs: Inputs | None, state: Tensor, tensors: Parts) -> None:
-        super().__init__()
-        self.field = field
-        self.inputs = inputs
-        self.tensors = tensors
-        likes = (state, state, *tensors)
-        self.layout = [(like.shape, like.dtype, like.numel()) for like in likes]
-        self.dtype = state.dtype
-        for tensor in tensors:
-            self.dtype = torch.promote_types(self.dtype, tensor.dtype)
-
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """One vector."""
-        return torch.cat([part.reshape(-1).to(self.dtype) for part in parts])
-
-    def split(self, flat: Tensor) -> Parts:
-        """State, adjoint and gradients; real parts where only those exist."""
-        pieces = flat.split([size for _, _, size in self.layout])
-        found = []
-        for piece, (shape, dtype, _) in zip(pieces, self.layout, strict=True):
-            real = piece.is_complex() and not dtype.is_complex
-            found.append((piece.real if real else piece).to(dtype).view(shape))
-        return tuple(found)
-
-    def weights(self, times: Tensor, anchors: Tensor | None = None, u: Tensor | None = None) -> Weights:
-        return (times, times if anchors is None else anchors)
-
-    def evaluate(self, x: Tensor, weights: Weights) -> Tensor:
-        time, anchor = weights
-        state, adjoint, *_ = self.split(x)
-        with torch.enable_grad():
-            state = state.detach().requires_grad_()
-            inputs = None if self.inputs is None else self.inputs(time)
-            slope = self.field.evaluate(state, self.field.weights(time, anchor, inputs))
-            grads: Sequence[Tensor | None] = [None] * (1 + len(self.tensors))
-            if slope.requires_grad:
-                # The graph of tensors outside of the field is needed in every evaluation.
-                grads = torch.autograd.grad(slope, (state, *self.tensors), adjoint.to(slope.dtype), allow_unused=True, retain_graph=True)
-        zeros = (torch.zeros(shape, dtype=dtype, device=x.device) for shape, dtype, _ in self.layout[1:])
-        return self.join((slope.detach(), *(zero if grad is None else -grad for grad, zero in zip(grads, zeros, strict=True))))
+    for index in range(len(times) - 1, 0, -1):
+        if work.moves:
+            # The step that ends there comes from the last time before that is another one; of the first time itself, the step that starts there.
+            before = next((time for time in reversed(times[:index]) if time != times[index]), times[-1])
+            moved[index] = push(index, before, grad[index])
+        if times[index] != times[index - 1]:
+            flat = inner.join(parts)
+            for step in walk(outer, flat, times[index], times[index - 1], controller=controller, cost=Cost()):
+                flat = step.end
+            parts = inner.split(flat)
+        parts = (states[index - 1], parts[1] if index == 1 else parts[1] + grad[index - 1], *parts[2:])
+    if not work.moves:
+        return parts[1] + grad[0] if len(times) > 1 else parts[1], None, parts[2:]
+    after = next((time for time in times if time != times[0]), times[0])
+    moved[0] = -push(0, after, parts[1])
+    return parts[1] + grad[0], torch.stack(moved), parts[2:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -49,7 +49,19 @@ def checkpointed(
         return collect(problem.pair, walk(problem, x, times[0], times[-1], controller=controller, cost=cost, watch=watch), x, times, moves)
     capture = Capture.of(problem.field)
     forward = True
-    record = taken(problem, x, times[0], times[-1], controller=controller, cost=cost, watch=watch)
+    # On copies of the buffers, so that what counts evaluations or averages over them does so in the steps that count.
+    record = capture.run_again(lambda: taken(problem, x, times[0], times[-1], controller=controller, cost=cost, watch=watch))
+    # Every step is taken a second time below, and the slope at its start is computed where no step before has left it.
+    openings = sum(k == 0 or step[0] in problem.jumps for k, step in enumerate(record))
+    cost.nfe += len(record) * len(problem.pair.nodes) + openings
+
+    def captured(segment: Callable[..., tuple[Tensor, ...]], x: Tensor, slope: Tensor | None) -> tuple[Tensor, ...]:
+        """The segment with what the field held; for the second time, the buffers have their updates already."""
+        if forward:
+            return capture.run(segment, x, slope)
+        capture.check_unchanged()
+        return capture.run_again(segment, x, slope)
+
     size = max(1, math.isqrt(len(record)))
     pieces = [x.unsqueeze(0)]
     done = 1
@@ -67,8 +79,6 @@ def checkpointed(
             plan.append((first, done))
 
         def segment(x: Tensor, slope: Tensor | None, part: Sequence[Taken] = part, plan: Sequence[tuple[int, int]] = plan) -> tuple[Tensor, ...]:
-            if not forward:
-                capture.check_unchanged()
             found = []
             step: Step | None = None
             for step, (low, high) in zip(retake(problem, x, slope, part), plan, strict=True):
@@ -78,7 +88,8 @@ def checkpointed(
                 return (x, x)
             return (step.end, step.slopes[-1], *found)
 
-        x, slope, *found = checkpoint(capture.run, segment, x, slope, use_reentrant=False)
+        x, slope, *found = checkpoint(captured, segment, x, slope, use_reentrant=False)
         pieces += found
     forward = False
+    capture.seal()
     return torch.cat(pieces)

@@ -15,16 +15,13 @@ from torch import Tensor
 
 from pararnn.errors import ConfigError, DifferentiationError
 from pararnn.transforms import inside_transform
+from pararnn_nanode.errors import InexactGradientWarning
 from pararnn_nanode.integrate.cotangents import Block, Gradients
 from pararnn_nanode.integrate.deferred import STARTS, WIDTHS, Deferred, deferred
 from pararnn_nanode.integrate.methods import Method, Width
 from pararnn_nanode.integrate.reads import Reads, between
 from pararnn_nanode.integrate.runge_kutta import RungeKutta, combine
 from pararnn_nanode.integrate.walk import BLOCK, Walk, walk_in_blocks
-
-
-class InexactGradientWarning(UserWarning):
-    """A gradient was asked for that is far from the derivative of what was computed."""
 
 
 def adjoint(walk: Walk, x: Tensor) -> Tensor:
@@ -79,8 +76,7 @@ class _Adjoint(torch.autograd.Function):
         *inputs, states, last = ctx.saved_tensors
         needed = ctx.needs_input_grad[2:]
         variables = plan.variables(inputs, needed)
-        with plan.autocast():
-            found = plan.capture.run(_backwards, plan, variables, needed, (*states.unbind(0), last), grad, parameters=plan.parameters(variables))
+        found = plan.backwards(lambda: _backwards(plan, variables, needed, (*states.unbind(0), last), grad), variables)
         return None, None, *found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,28 +23,36 @@ def checkpoint(walk: Walk, x: Tensor) -> Tensor:
     """
     if inside_transform() or not torch.is_grad_enabled():
         return backprop(walk, x)
-    capture = None if torch.compiler.is_compiling() else Capture.of(walk.field)
+    capture = None if torch.compiler.is_compiling() else Capture.of(walk.field, u=walk.u)
     wanted = frozenset(walk.schedule.outputs)
     again = replace(walk, progress=None)
     walking = walk
 
     def segment(first: int, last: int, *state: Tensor) -> tuple[Tensor, ...]:
         """The state at knot `last`, then the wanted ones at knots after `first` up to it."""
-        if capture is not None and walking is again:
-            capture.check_unchanged()
         state, kept = advance_between(walking, state, first, last, wanted)
         return *state, *kept.values()
+
+    def captured(*arguments: Any) -> tuple[Tensor, ...]:
+        """The segment with what the field held; for the second time, the buffers have their updates already."""
+        if capture is None:
+            return segment(*arguments)
+        if walking is walk:
+            return capture.run(segment, *arguments)
+        capture.check_unchanged()
+        return capture.run_again(segment, *arguments)
 
     state: State = walk.method.begin(x)
     held: dict[int, Tensor] = {}
     width = max(1, math.isqrt(walk.steps))
     for first in range(0, walk.steps, width):
         last = min(first + width, walk.steps)
-        if capture is None:
-            found = run_again(segment, first, last, *state, use_reentrant=False)
-        else:
-            found = run_again(capture.run, segment, first, last, *state, use_reentrant=False)
+        found = run_again(captured, first, last, *state, use_reentrant=False)
         held.update(zip((knot for knot in range(first + 1, last + 1) if knot in wanted), found[len(state) :], strict=True))
         state = found[: len(state)]
     walking = again
+    if capture is not None:
+        capture.seal()
+    if walk.report is not None:
+        walk.report.last = state
     return gather(walk, x, held)

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pararnn.errors import DifferentiationError
 from pararnn_nanode.integrate.capture import Capture
 from pararnn_nanode.integrate.leaks import Watched
+from pararnn_nanode.integrate.substitutes import substituted
 from pararnn_nanode.integrate.walk import Walk
 
 Result = TypeVar("Result")
@@ -60,35 +60,41 @@ class Deferred:
         if not self.wanted:
             return self.capture.run(function, walk, x, parameters=self.parameters(cut))
         # Nothing here has a gradient, so enabling them records nothing but what is unknown, and lets a field take derivatives of its own.
-        with torch.enable_grad():
-            watched = replace(walk, field=Watched(walk.field, self.walk.parameters, gradient))
-            return self.capture.run(function, watched, x, parameters=self.parameters(cut))
+        with torch.enable_grad(), substituted(self.walk.parameters, self._declared(cut)):
+            watched = replace(walk, field=Watched(walk.field, gradient))
+            found = self.capture.run(function, watched, x, parameters=self.parameters(cut))
+        self.capture.seal()
+        return found
 
     def variables(self, inputs: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
-        """Inputs as variables of graphs of their own; tensors that the caller declared stay, as the field holds them by itself."""
-        own = len(inputs) - len(self.walk.parameters)
-        return [
-            tensor if tensor is None or k >= own else tensor.detach().requires_grad_(need)
-            for k, (tensor, need) in enumerate(zip(inputs, needed, strict=True))
-        ]
+        """Inputs as variables of graphs of their own: one may have been computed from another, and hooks are for their sums."""
+        return [None if tensor is None else tensor.detach().requires_grad_(need) for tensor, need in zip(inputs, needed, strict=True)]
+
+    def backwards(self, function: Callable[[], Result], variables: Sequence[Tensor | None]) -> Result:
+        """`function()`, which evaluates the field again, at these inputs.
+
+        Raises:
+            DifferentiationError: something that the field holds was edited in place since the forward pass.
+        """
+        self.capture.check_unchanged()
+        with self.autocast(), substituted(self.walk.parameters, self._declared(variables)):
+            return self.capture.run_again(function, parameters=self.parameters(variables))
 
     def again(
         self, function: Callable[[Walk, Tensor], Tensor], inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor
     ) -> list[Tensor | None]:
         """Derivatives that are differentiable themselves, by `function(walk, x)` with every step on the graph."""
-        if self.walk.parameters:
-            raise DifferentiationError(
-                "a second derivative with tensors named as parameters= cannot be had here; make them parameters of the field's module, or use "
-                "gradient='checkpoint'"
-            )
         # One input may have been computed from another. Derivatives by aliases keep their effects apart, and go on to the inputs when differentiated.
         aliases = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
         (x,) = (tensor for tensor in aliases[:1] if tensor is not None)
-        with self.autocast():
-            states = self.capture.run(function, self.walk_with(aliases), x, parameters=self.parameters(aliases))
+        states = self.backwards(lambda: function(self.walk_with(aliases), x), aliases)
         targets = [tensor for tensor, need in zip(aliases, needed, strict=True) if need and tensor is not None]
         found = iter(torch.autograd.grad(states, targets, grad, create_graph=True, allow_unused=True))
         return [next(found) if need else None for need in needed]
+
+    def _declared(self, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Those of `inputs` that stand for what the caller declared."""
+        return inputs[len(inputs) - len(self.walk.parameters) :]
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The automatic precision of the forward pass, which torch does not restore in a backward pass."""

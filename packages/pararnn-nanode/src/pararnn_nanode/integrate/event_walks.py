@@ -22,6 +22,7 @@ from pararnn_nanode.integrate.controller import Controller
 from pararnn_nanode.integrate.dense_output import coefficients, combine
 from pararnn_nanode.integrate.dopri5 import PAIRS, Pair, Step
 from pararnn_nanode.integrate.fixed import integrate
+from pararnn_nanode.integrate.pieces import set_back
 from pararnn_nanode.integrate.schedule import through
 from pararnn_nanode.integrate.steps import Cost, Problem, Watch, walk
 from pararnn_nanode.integrate.stretched import readable
@@ -72,10 +73,10 @@ def adaptive_event(
     direct = gradient == "backprop" or not torch.is_grad_enabled()
     searched = problem if direct else dataclasses.replace(problem, field=Alone(field), lift=None)
     with torch.set_grad_enabled(direct and torch.is_grad_enabled()):
-        found = _search(searched, x if direct else x.detach(), start, sign * math.inf, event, controller, cost, watch)
-    time, step = found
+        searched, begin = set_back(searched, x if direct else x.detach(), start, sign * math.inf, cost)
+        time, step, component = _search(searched, begin, start, sign * math.inf, event, controller, cost, watch)
     if direct:
-        flow = _within(problem.pair, step, lift)
+        flow = _within(problem.pair, step, searched.lift)
     else:
         end = torch.tensor([time], dtype=torch.float64, device=x.device)
         states = solve(
@@ -91,7 +92,7 @@ def adaptive_event(
         )
         cost.nfe += states.nfe
         flow = _around(problem.field, states.last, time, torch.tensor(min(step.start, step.finish), dtype=torch.float64, device=x.device))
-    moment, state = differentiable(event, flow, time, x)
+    moment, state = differentiable(event, flow, time, x, component)
     return _ended(x, state, times[:1], moment, cost, method, gradient)
 
 
@@ -115,8 +116,8 @@ def _around(field: Field, x: Tensor, time: float, anchor: Tensor) -> Flow:
 
 def _search(
     problem: Problem, x: Tensor, start: float, end: float, event: Event, controller: Controller, cost: Cost, watch: Watch | None
-) -> tuple[float, Step]:
-    """The time of the event and the step that it lies in."""
+) -> tuple[float, Step, int]:
+    """The time of the event, the step that it lies in, and the component of the event function that crosses zero."""
     low, before = event.value(start, x), start
     for step in walk(problem, x, start, end, controller=controller, cost=cost, watch=watch):
         read = _Reader(problem.pair, step)
@@ -124,7 +125,8 @@ def _search(
             after = step.finish if part == PARTS else step.start + step.length * part / PARTS
             high = event.value(after, step.end if part == PARTS else read(after))
             if high <= 0.0:
-                return crossing(lambda time: event.value(time, read(time)), before, after, low, high), step  # noqa: B023
+                time, beyond = crossing(lambda time: event.value(time, read(time)), before, after, low, high)  # noqa: B023
+                return time, step, event.first(beyond, step.end if beyond == step.finish else read(beyond))
             low, before = high, after
     raise StepUnderflowError(f"the event did not happen between t = {start:g} and {end:g}", time=end)
 
@@ -186,7 +188,9 @@ def fixed_event(
         knot = start + length * (k - 1)
         near = x.detach() if k == 1 else states[k - 2]
         low, high = event.value(knot, near), event.value(start + length * k, states[k - 1])
-        time = crossing(lambda at: event.value(at, _part(Alone(field), near, [knot, at], options, cost)), knot, start + length * k, low, high)
+        last = start + length * k
+        time, beyond = crossing(lambda at: event.value(at, _part(Alone(field), near, [knot, at], options, cost)), knot, last, low, high)
+        component = event.first(beyond, states[k - 1] if beyond == last else _part(Alone(field), near, [knot, beyond], options, cost))
     walked = x
     begin = times[0].to(torch.float64)
     if k > 1:
@@ -196,8 +200,8 @@ def fixed_event(
         again = integrate(field, x, dataclasses.replace(plan, outputs=(k - 1,), times=plan.knots[-1:]), gradient=gradient, **options)
         cost.nfe += again.nfe
         walked = again.last
-    last = begin + length * (k - 1)
-    moment, state = differentiable(event, lambda at: _part(field, walked, torch.stack((last, at)), options, cost), time, x)
+    opened = begin + length * (k - 1)
+    moment, state = differentiable(event, lambda at: _part(field, walked, torch.stack((opened, at)), options, cost), time, x, component)
     cost.steps = k
     return _ended(x, state, times[:1], moment, cost, str(method), gradient)
 

@@ -17,6 +17,8 @@ from pararnn_nanode.integrate.methods import Method
 from pararnn_nanode.integrate.reads import Drive, reads
 from pararnn_nanode.integrate.reversible import reversible
 from pararnn_nanode.integrate.schedule import Schedule
+from pararnn_nanode.integrate.sharing import while_reading
+from pararnn_nanode.integrate.undoing import ReversibleMethod
 from pararnn_nanode.integrate.walk import Progress, Report, Walk, backprop, check_finite, widths
 from pararnn_nanode.solution import Solution
 
@@ -30,6 +32,7 @@ GRADIENTS: dict[str, Callable[[Walk, Tensor], Tensor]] = {
 }
 
 
+@while_reading
 def integrate(
     field: Field,
     x: Tensor,
@@ -54,6 +57,8 @@ def integrate(
         progress: called with steps done and steps of the walk after each.
         parameters: tensors requiring gradients that the field uses and its module does not own; only "reversible" and "adjoint" need to know them.
 
+    Warns `UnstableMethodWarning` where a reversible method is unstable for the equation and its gradient is had in another way.
+
     Raises:
         ConfigError: no such method or gradient, or a gradient that the method cannot have.
         NonFiniteStateError: the walk left the finite numbers.
@@ -64,7 +69,7 @@ def integrate(
     if not (x.is_floating_point() or x.is_complex()):
         raise DTypeError(f"the state is {x.dtype}; a differential equation needs a floating or complex one: x.float()")
     field.check_state(x)
-    report = Report() if gradient == "reversible" else None
+    report = Report() if gradient == "reversible" or isinstance(chosen, ReversibleMethod) else None
     walk = Walk(
         field=field,
         method=chosen,
@@ -85,7 +90,7 @@ def integrate(
     found = Solution(
         x=states, t=schedule.times, nfe=walk.nfe, steps=walk.steps, method=chosen.name, gradient=gradient, reason=report.reason if report else ""
     )
-    if report is not None:
+    if report is not None and gradient == "reversible":
         report.told = _teller(weakref.ref(found))
     return found
 

@@ -82,7 +82,7 @@ def reads(field: Field, method: Method, schedule: Schedule, x: Tensor, u: Drive)
     lower, upper = schedule.knots[:-1].to(x.device), schedule.knots[1:].to(x.device)
     anchors = torch.minimum(lower, upper).detach()
     times = torch.stack([between(lower, upper, node) for node in method.nodes], dim=1)
-    return Reads(times=times, anchors=anchors, starts=lower, opened=_opened(field, method, schedule), held=held)
+    return Reads(times=times, anchors=anchors, starts=lower, opened=_opened(field, method, schedule, held), held=held)
 
 
 def rows(leaves: Weights, nodes: int) -> Rows:
@@ -97,10 +97,12 @@ def between(lower: Tensor, upper: Tensor, node: float) -> Tensor:
     return lower if node == 0 else upper if node == 1 else lower * (1 - node) + upper * node
 
 
-def _opened(field: Field, method: Method, schedule: Schedule) -> tuple[int, ...]:
-    """Steps before which what the method carries is no longer that of the weights."""
+def _opened(field: Field, method: Method, schedule: Schedule, held: bool) -> tuple[int, ...]:
+    """Steps before which what the method carries is no longer that of the weights and inputs."""
     if method.opening == "never" or schedule.steps == 0:
         return ()
+    if method.opening == "jump" and held:
+        return tuple(range(schedule.steps))
     edges = field.edges() if method.opening == "jump" else ()
     if not edges:
         return (0,)

@@ -101,7 +101,7 @@ class ReversibleHeun(ReversibleMethod):
         return back.by_x if back.taken is None else back.by_x - back.taken, (back.x, back.z)
 
     def gap(self, state: State, h: Width) -> Tensor:
-        return (state[0] - state[1]).abs().max()
+        return (state[0] - state[1]).abs()
 
 
 def _used(back: _Back, half: Width) -> Tensor:

@@ -157,7 +157,12 @@ def _tensors(points: Tensor, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(t: Any, device: torch.device | str | None) -> Tensor:
-    given = t if isinstance(t, Tensor) else torch.tensor(t.tolist() if hasattr(t, "tolist") else list(t), dtype=torch.float64)
+    if isinstance(t, str):
+        raise InputError(f"t is the time or the times to stop at, got {t!r}; 'last' and 'path' are values of output= when the block is made")
+    try:
+        given = t if isinstance(t, Tensor) else torch.tensor(t.tolist() if hasattr(t, "tolist") else list(t), dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"times are a number, or a list, array or tensor of numbers, got {t!r}") from error
     if given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"times are real numbers, got {given.dtype}")
     return given.to(device=device, dtype=torch.float64)

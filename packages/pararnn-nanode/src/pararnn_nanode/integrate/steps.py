@@ -10,12 +10,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from pararnn.errors import ShapeError
 from pararnn_nanode.errors import NonFiniteStateError, StepUnderflowError
 from pararnn_nanode.fields.base import Field, Weights
 from pararnn_nanode.integrate.controller import Controller, reveal
 from pararnn_nanode.integrate.dopri5 import Pair, Step, attempt
 
-Inputs: TypeAlias = Callable[[Tensor], Tensor]
 Watch: TypeAlias = Callable[[str, float, Tensor, float], None]
 
 
@@ -34,7 +34,6 @@ class Problem:
 
     Attributes:
         lift: a float64 zero that carries the gradient of the start time into all times of the walk; None where there is none.
-        inputs: gives `u` at times, for fields with inputs.
         jumps: times where some weight or the field jumps, sorted in the direction of the walk: steps end there, and the slope is computed anew.
         corners: times where steps only end.
     """
@@ -42,7 +41,6 @@ class Problem:
     pair: Pair
     field: Field
     lift: Tensor | None = None
-    inputs: Inputs | None = None
     jumps: Sequence[float] = ()
     corners: Sequence[float] = ()
 
@@ -50,11 +48,20 @@ class Problem:
         """Weights of the field at `times`, which all belong to one step with the lower end `anchor`."""
         if self.lift is not None:
             times = times + self.lift
-        return self.field.weights(times, torch.full_like(times, anchor), None if self.inputs is None else self.inputs(times))
+        return self.field.weights(times, torch.full_like(times, anchor))
 
     def slope(self, x: Tensor, time: float, anchor: float) -> Tensor:
-        """The field at one time."""
-        return self.field.evaluate(x, self.weights(torch.tensor(time, dtype=torch.float64, device=x.device), anchor))
+        """The field at one time.
+
+        Raises:
+            ShapeError: it has not the shape of the state.
+        """
+        # As the only one of several times, so that inputs are never asked for without a dimension of times.
+        leaves = self.weights(torch.tensor([time], dtype=torch.float64, device=x.device), anchor)
+        found = self.field.evaluate(x, tuple(leaf[0] for leaf in leaves))
+        if found.shape != x.shape:
+            raise ShapeError(f"the field turned a state {tuple(x.shape)} into {tuple(found.shape)}; f(t, x) must have the shape of x")
+        return found
 
     def step(self, x: Tensor, slope: Tensor, nodes: Tensor, start: float, length: float, finish: float) -> Step:
         """One step; `nodes` are the pair's, as a tensor."""
@@ -87,7 +94,7 @@ def walk(problem: Problem, x: Tensor, start: float, end: float, *, controller: C
     resolution = 4 * torch.finfo(torch.float64).eps
     for stop in (*stops, end):
         # Where time decreases, the lower end of the first step is not known yet, but it lies in the piece that reaches to the next stop.
-        anchor = min(time, stop if math.isfinite(stop) else time - 1.0)
+        anchor = time if direction > 0 else stop if math.isfinite(stop) else time - 1.0
         if slope is None or time in jumps:
             slope = problem.slope(x, time, anchor)
             cost.nfe += 1

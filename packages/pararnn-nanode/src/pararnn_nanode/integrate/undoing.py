@@ -69,4 +69,4 @@ class ReversibleMethod(Method):
 
     @abc.abstractmethod
     def gap(self, state: State, h: Width) -> Tensor:
-        """How far what the method carries has parted from `x`: about as large as `x` at most while the method is stable."""
+        """How far what the method carries has parted from each element of `x`: about as large as `x` at most while the method is stable."""

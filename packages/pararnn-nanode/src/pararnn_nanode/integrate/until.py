@@ -71,7 +71,8 @@ def fixed_until(
 
     near = seen.x[k - 1]
     with torch.no_grad():
-        time = crossing(lambda at: event.value(at, part(near, [host[k - 1], at])), host[k - 1], host[k], values[k - 1], values[k])
+        time, beyond = crossing(lambda at: event.value(at, part(near, [host[k - 1], at])), host[k - 1], host[k], values[k - 1], values[k])
+        component = event.first(beyond, seen.x[k] if beyond == host[k] else part(near, [host[k - 1], beyond]))
     states = [x] * (len(before) + 1)
     if k > 1:
         moves = plan.knots.requires_grad or not isinstance(plan.widths, tuple)
@@ -80,7 +81,7 @@ def fixed_until(
         walked = integrate(field, x, shorter, method=method, gradient=gradient, u=u[: k - 1] if isinstance(u, Tensor) and held else u)
         nfe.append(walked.nfe)
         states = list(walked.x.unbind(0))
-    moment, state = differentiable(event, lambda at: part(states[-1], torch.stack((plan.knots[k - 1], at))), time, x)
+    moment, state = differentiable(event, lambda at: part(states[-1], torch.stack((plan.knots[k - 1], at))), time, x, component)
     return Solution(
         x=torch.stack((*states[:-1], state)),
         t=torch.cat((plan.knots[before], moment.reshape(1))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from pararnn.transforms import inside_transform
-from pararnn_nanode.errors import NonFiniteStateError
+from pararnn_nanode.errors import NonFiniteStateError, UnstableMethodWarning
 from pararnn_nanode.integrate.methods import Equation, Method, State, Width
 from pararnn_nanode.integrate.reads import Drive, Reads, rows
 from pararnn_nanode.integrate.schedule import Schedule
+from pararnn_nanode.integrate.stability import advice, of_sample, parted
 
 Progress: TypeAlias = Callable[[int, int], object]
 
@@ -23,9 +25,10 @@ BLOCK = 16
 
 @dataclass(eq=False)
 class Report:
-    """What a gradient has to say: a sentence for `Solution.reason`, and after a walk back how far it drifted."""
+    """What a walk has to say: a sentence for `Solution.reason`, after a walk back how far it drifted, and what the method carries at the end."""
 
     reason: str = ""
+    last: State | None = None
     drift: float | None = None
     told: Callable[[float], None] | None = None
 
@@ -44,7 +47,7 @@ class Walk:
         widths: length of each step as the method takes it: a number, or a tensor that broadcasts against the state, in its precision.
         parameters: tensors outside the field's module that the field depends on, where the caller named any.
         progress: called with the number of steps done and of all steps after each.
-        report: where the gradient leaves what it has to say, for those that have anything.
+        report: where the gradient leaves what it has to say, for those that have anything, and the last state of a method that may be unstable.
     """
 
     field: Equation
@@ -98,7 +101,9 @@ def advance_between(walk: Walk, state: State, first: int, last: int, wanted: Con
 def backprop(walk: Walk, x: Tensor) -> Tensor:
     """States at the asked times, every step on the graph."""
     outputs = walk.schedule.outputs
-    _, kept = advance_between(walk, walk.method.begin(x), 0, walk.steps, outputs if len(outputs) < 9 else frozenset(outputs))
+    last, kept = advance_between(walk, walk.method.begin(x), 0, walk.steps, outputs if len(outputs) < 9 else frozenset(outputs))
+    if walk.report is not None:
+        walk.report.last = last
     return gather(walk, x, kept)
 
 
@@ -116,7 +121,8 @@ def walk_in_blocks(walk: Walk, x: Tensor) -> tuple[Tensor, State]:
 def gather(walk: Walk, x: Tensor, kept: dict[int, Tensor]) -> Tensor:
     """The asked ones of the states at knots, in their order; `x` is the one at the first knot."""
     found = [x if index == 0 else kept[index] for index in walk.schedule.outputs]
-    return found[0].unsqueeze(0) if len(found) == 1 else torch.stack(found)
+    # Stacked even if it is one where that is x, which an edit of the answer must not reach.
+    return torch.stack(found) if len(found) > 1 or walk.schedule.outputs[0] == 0 else found[0].unsqueeze(0)
 
 
 def hidden(x: Tensor) -> bool:
@@ -127,18 +133,35 @@ def hidden(x: Tensor) -> bool:
 def check_finite(walk: Walk, x: Tensor, states: Tensor) -> None:
     """Raise where a state is not finite. One look at the values; a second walk finds the step only where there is something to tell.
 
+    Warns `UnstableMethodWarning` where what a reversible method carries beside the state has grown beyond it.
+
     Raises:
         NonFiniteStateError: with `time` and `step`, the first after which the state is not finite (0: the initial state).
     """
-    if hidden(states) or bool(torch.isfinite(states).all()):
+    last = walk.report.last if walk.report is not None else None
+    if walk.report is not None:
+        walk.report.last = None
+    if hidden(states):
         return
+    finite = torch.isfinite(states).all()
+    if last is None or walk.steps <= BLOCK:
+        if bool(finite):
+            return
+    else:
+        size = of_sample(torch.maximum(x.detach().abs(), last[0].detach().abs()))
+        ratio = parted(walk.method, tuple(part.detach() for part in last), walk.widths[-1], size)
+        whole, grown = torch.stack((finite.to(ratio.dtype), ratio)).tolist()
+        if whole:
+            if grown > 1:
+                warnings.warn(f"{advice(walk.method, grown)}; take another method, such as 'heun' or 'midpoint'", UnstableMethodWarning, stacklevel=2)
+            return
     with torch.no_grad():
         again = replace(walk, progress=None)
         _, kept = advance_between(again, walk.method.begin(x.detach()), 0, walk.steps, range(1, walk.steps + 1))
     step = next((k for k, state in {0: x, **kept}.items() if not bool(torch.isfinite(state).all())), walk.steps)
     knot = walk.schedule.knots[step].detach()
     time = float(knot) if knot.ndim == 0 else float(knot.flatten()[0])
-    advice = "x itself holds NaN or infinity" if step == 0 else "take more steps, or weights of smaller norm"
+    what = "x itself holds NaN or infinity" if step == 0 else "take more steps, or weights of smaller norm"
     raise NonFiniteStateError(
-        f"the state is no longer finite after step {step} of {walk.steps} of {walk.method.name} at t = {time:.6g}; {advice}", time=time, step=step
+        f"the state is no longer finite after step {step} of {walk.steps} of {walk.method.name} at t = {time:.6g}; {what}", time=time, step=step
     )

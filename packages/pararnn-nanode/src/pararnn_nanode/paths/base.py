@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from pararnn.errors import ConfigError
+from pararnn.errors import ConfigError, InputError
 from pararnn_nanode.paths.precision import NO_FLOAT64, precise
 
 Span = tuple[float, float]
+Moment: TypeAlias = float | Sequence[Any] | Tensor
+"""One time, or times in any shape."""
 
 
 class WeightPath(nn.Module, abc.ABC):
@@ -59,8 +63,8 @@ class WeightPath(nn.Module, abc.ABC):
         with torch.autocast(device, enabled=False):
             return self.values(times, anchors)
 
-    def at(self, t: float | Tensor) -> Tensor:
-        """The weights `(*shape)` at one time, or `(*t.shape, *shape)` at several."""
+    def at(self, t: Moment) -> Tensor:
+        """The weights `(*shape)` at one time, or `(*t.shape, *shape)` at several: numbers, a list, an array or a tensor of them."""
         return self.grid(self._times(t))
 
     def step(self, k: int, steps: int) -> Tensor:
@@ -71,7 +75,7 @@ class WeightPath(nn.Module, abc.ABC):
         ends = [start + (end - start) * j / steps for j in (k, k + 1)]
         return self.grid(self._times(ends[0]), self._times(min(ends)))
 
-    def derivative(self, t: float | Tensor) -> Tensor:
+    def derivative(self, t: Moment) -> Tensor:
         """`dW/dt` with the shape of `at(t)`; zero inside the pieces of a piecewise path."""
         times = self._times(t)
         slopes: Tensor = torch.func.jvp(self.grid, (times,), (torch.ones_like(times),))[1]
@@ -88,8 +92,12 @@ class WeightPath(nn.Module, abc.ABC):
     def _device(self) -> torch.device | None:
         return next((parameter.device for parameter in self.parameters()), None)
 
-    def _times(self, t: float | Tensor) -> Tensor:
+    def _times(self, t: Moment) -> Tensor:
         if isinstance(t, Tensor):
             return precise(t)
         device = self._device()
-        return torch.tensor(float(t), dtype=torch.float64, device=None if device is not None and device.type in NO_FLOAT64 else device)
+        try:
+            times = torch.tensor(t.tolist() if hasattr(t, "tolist") else t, dtype=torch.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"times are a number, or a list, array or tensor of numbers, got {t!r}") from error
+        return times if device is None or device.type in NO_FLOAT64 else times.to(device)

@@ -29,6 +29,8 @@ class BucketPath(LinearPath):
     Source: Davis et al. (2020), arXiv 2005.01906, "Bucket"; the same as stacked neural ODEs, Massaroli et al. (2020), arXiv 2002.08071.
     """
 
+    family = "piecewise constant"
+
     def __init__(
         self,
         shape: tuple[int, ...] | int,

@@ -21,6 +21,8 @@ class CosinePath(LinearPath):
         order: the highest half turn; `order + 1` columns.
     """
 
+    family = "cosine"
+
     def __init__(
         self,
         shape: tuple[int, ...] | int,

@@ -12,6 +12,7 @@ from pararnn.errors import ConfigError
 from pararnn_nanode.paths.base import Span
 from pararnn_nanode.paths.knots import locate
 from pararnn_nanode.paths.linear import LinearPath, at_least
+from pararnn_nanode.paths.precision import precise
 
 VARIANTS = ("mlp", "recurrent")
 
@@ -67,6 +68,10 @@ class HyperPath(LinearPath):
     def hidden(self) -> int:
         """How many features there are."""
         return self.columns - 1
+
+    def rank(self, times: Tensor, anchors: Tensor | None = None) -> int:
+        """The number of columns, or of different times where it is less; the features are learned, so that how alike they look now says nothing."""
+        return min(self.columns, int(precise(times.detach()).unique().numel()))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

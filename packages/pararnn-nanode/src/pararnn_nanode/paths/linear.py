@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,9 @@ class LinearPath(WeightPath):
         gain: standard deviation of the first weights times the square root of their inputs; left out, it is 1 for weights of two or more
             dimensions and 0 for vectors, which are biases. Give it for a vector that is a diagonal.
     """
+
+    family: str = ""
+    """Which functions of time they are. Coefficients saved with one family are not loaded into another; empty where nothing is said."""
 
     def __init__(
         self,
@@ -90,6 +94,31 @@ class LinearPath(WeightPath):
         basis = basis.to(work).to(coefficients.device)
         flat = basis @ coefficients.to(work)
         return flat.to(coefficients.dtype).reshape(*times.shape, *self.shape)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        # Beside the versions of modules, where torch.save keeps it and no key is added.
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if metadata is not None and self.columns > 1:
+            metadata["family"] = self.family
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        saved = local_metadata.get("family")
+        if saved and self.family and saved != self.family:
+            error_msgs.append(
+                f"{prefix}coefficients belong to {saved} functions of time, and this {type(self).__name__} has {self.family} ones; load them into a "
+                "path of the kind they were saved from"
+            )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
     def _later(self) -> float:
         return LATER / math.sqrt(max(1, self.columns - 1))

@@ -29,6 +29,8 @@ class TrigPath(LinearPath):
     Source: Davis et al. (2020), arXiv 2005.01906, with the constant term that its orthogonal walks need.
     """
 
+    family = "trigonometric"
+
     def __init__(
         self,
         shape: tuple[int, ...] | int,
