@@ -8,6 +8,7 @@ import torch
 from pararnn.errors import DifferentiationError
 from pararnn_nanode.depth.solve import integrate
 from pararnn_nanode.fields.callable import CallableField
+from pararnn_nanode.fields.dense import DenseField
 from pararnn_nanode.integrate import fixed
 from pararnn_nanode.integrate.schedule import schedule
 from pararnn_nanode.paths.trigonometric import TrigPath
