@@ -11,6 +11,7 @@ from pararnn_nanode.fields.callable import CallableField
 from pararnn_nanode.fields.dense import DenseField
 from pararnn_nanode.integrate import fixed
 from pararnn_nanode.integrate.schedule import schedule
+from pararnn_nanode.paths.constant import ConstantPath
 from pararnn_nanode.paths.trigonometric import TrigPath
 
 
