@@ -129,7 +129,7 @@ def through(points: Sequence[float] | Tensor, counts: Sequence[int], *, device: 
     numbers = tuple(_numbers(points)[0] if isinstance(points, Tensor) else points)
     pieces = [[(end - start) / count] * count for start, end, count in zip(numbers, numbers[1:], counts, strict=False) if count]
     return Schedule(
-        knots=torch.tensor(_knots(numbers, counts), dtype=torch.float64, device=device),
+        knots=_placed(numbers, counts).to(device),
         widths=tuple(itertools.chain.from_iterable(pieces)),
         outputs=outputs,
         times=points[1:].to(device) if isinstance(points, Tensor) else torch.tensor(numbers[1:], dtype=torch.float64, device=device),
@@ -143,6 +143,16 @@ def _knots(points: Sequence[float], counts: Sequence[int]) -> list[float]:
     found = [start + (end - start) * (i / count) for start, end, count in zip(points, points[1:], counts, strict=False) for i in range(count)]
     found.append(points[-1])
     return found
+
+
+def _placed(points: Sequence[float], counts: Sequence[int]) -> Tensor:
+    """The same numbers as a tensor, for one interval without a detour by a list."""
+    if len(counts) > 1 or not counts[0]:
+        return torch.tensor(_knots(points, counts), dtype=torch.float64)
+    (start, end), (count,) = points, counts
+    knots = torch.arange(count + 1, dtype=torch.float64).div_(count).mul_(end - start).add_(start)
+    knots[-1] = end
+    return knots
 
 
 def _tensors(points: Tensor, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
