@@ -64,7 +64,7 @@ class CallablePath(WeightPath):
         if isinstance(self.fn, nn.Module):
             weights: Tensor = self.fn(t)
         else:
-            weights = self.fn(t, *map(widened, self.params))
+            weights = self.fn(t, *[widened(parameter) for parameter in self.params])
             weights = weights.to(torch.promote_types(first.dtype, torch.complex32) if weights.is_complex() else first.dtype)
         try:
             return weights.expand(*times.shape, *self.shape)
