@@ -129,6 +129,20 @@ def test_costates_of_a_state_without_a_batch_settle():
     assert bool(costate.isfinite().all())
 
 
+def test_costates_of_many_samples_settle_though_rounding_of_some_always_grows():
+    torch.manual_seed(0)
+    weights, gradient = torch.eye(4) + 0.05 * torch.randn(30, 4, 4), torch.randn(30, 64, 4)
+
+    def pull(costate):
+        return torch.einsum("tbi,tij->tbj", costate, weights)
+
+    expected = gradient.clone()
+    for step in range(28, -1, -1):
+        expected[step] += pull(expected)[step + 1]
+    found, _ = settle(pull, Summed(), gradient, structure=Dense)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
 def test_a_field_that_answers_otherwise_for_many_times_at_once_is_walked():
     field = CallableField(lambda t, x: torch.sin(x) * (0.7 if float(t.max()) > 0.5 else 1.0))
     x, plan = torch.tensor([0.5]), schedule(1.0, steps=20, span=(0.0, 1.0))

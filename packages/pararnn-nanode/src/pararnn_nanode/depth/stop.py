@@ -110,7 +110,8 @@ class LinearStop:
         shrink = None
         if progress.ratio is not None:
             shrink = part(ratio, progress.ratio)
-            settled = settled | (ratio <= 4 * eps) & (shrink <= DOUBLE)
+            # Twice at rounding is enough: there a correction is as likely to grow as to shrink, and of many samples some always does.
+            settled = settled | (ratio <= 4 * eps) & ((shrink <= DOUBLE) | (progress.ratio <= 4 * eps))
         if shrink is not None and progress.shrink is not None:
             worst = torch.maximum(shrink, progress.shrink)
             # Rounding goes from one row to another where nobody said that rows are apart.
