@@ -131,7 +131,7 @@ def test_costates_of_a_state_without_a_batch_settle():
 
 def test_costates_of_many_samples_settle_though_rounding_of_some_always_grows():
     torch.manual_seed(0)
-    weights, gradient = torch.eye(4) + 0.05 * torch.randn(30, 4, 4), torch.randn(30, 64, 4)
+    weights, gradient = torch.eye(4) + 0.05 * torch.randn(30, 4, 4), torch.randn(30, 2000, 4)
 
     def pull(costate):
         return torch.einsum("tbi,tij->tbj", costate, weights)
