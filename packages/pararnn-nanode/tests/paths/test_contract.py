@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from pararnn.errors import InputError
+from pararnn.errors import ConfigError, InputError
 
 N = 3
 
