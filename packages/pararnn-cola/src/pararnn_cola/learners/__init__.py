@@ -1,0 +1,1 @@
+"""Learning rules, all behind one streaming interface: `init`, `step`, `reset`, `apply`, `state_dict`."""

@@ -1,0 +1,133 @@
+"""A network that can learn online: recurrent layers, one above the other, and a linear readout."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Self, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pararnn.errors import ConfigError, ShapeError
+from pararnn_cola.layers.activations import Activation
+from pararnn_cola.layers.base import Layer, State
+from pararnn_cola.layers.rnn import RNNLayer, add_product
+
+States: TypeAlias = tuple[State, ...]
+"""One state a layer, lowest first."""
+
+
+class Readout(nn.Module):
+    """`o = V h + c` with `weight` V `(output, features)` and `bias` c `(output,)`; maps (`unit_dims` above 1) are flattened before."""
+
+    def __init__(
+        self,
+        features: int,
+        output_size: int,
+        *,
+        unit_dims: int = 1,
+        scale: float = 1.0,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if features < 1 or output_size < 1:
+            raise ConfigError(f"features={features} and output_size={output_size}; both are at least 1", sizes=(features, output_size))
+        self.features, self.output_size, self.unit_dims = features, output_size, unit_dims
+        dtype = dtype or torch.get_default_dtype()
+        weight = scale * torch.randn(output_size, features, generator=generator, dtype=torch.float32, device="cpu") / math.sqrt(features)
+        self.weight = nn.Parameter(weight.to(device, dtype))
+        self.bias = nn.Parameter(torch.zeros(output_size, dtype=dtype, device=device))
+
+    def forward(self, h: Tensor) -> Tensor:
+        flat = h.flatten(-self.unit_dims) if self.unit_dims > 1 else h
+        if self.bias.dim() == 1:
+            return nn.functional.linear(flat, self.weight, self.bias)
+        return torch.baddbmm(self.bias.unsqueeze(-2), flat, self.weight.mT)
+
+    def to_output(self, error: Tensor, h: Tensor) -> Tensor:
+        """`V^T error`, the gradient of the loss by `h`, in the shape of `h`."""
+        return (error @ self.weight).view(h.shape)
+
+    def add_gradients(self, into: dict[str, Tensor], error: Tensor, h: Tensor, scale: float) -> None:
+        """Add `scale` times the exact gradients by `weight` and `bias`, summed over the batch."""
+        if "weight" in into:
+            add_product(into["weight"], error.mT, h.flatten(-self.unit_dims) if self.unit_dims > 1 else h, scale)
+        if "bias" in into:
+            into["bias"].add_(error.sum(-2), alpha=scale)
+
+
+class Network(nn.Module):
+    """`layers`, each fed by the one below, and a `readout` of the top one; the modules detach nothing, so backpropagation works as ever.
+
+    Called with inputs `(batch, time, *input)` it gives outputs `(batch, time, output)` and the states after them.
+    """
+
+    def __init__(self, layers: Layer | Sequence[Layer], readout: Readout) -> None:
+        super().__init__()
+        chosen = [layers] if isinstance(layers, Layer) else list(layers)
+        if not chosen:
+            raise ConfigError("a network has at least one recurrent layer, got none")
+        self.layers = nn.ModuleList(chosen)
+        self.readout = readout
+
+    @classmethod
+    def rnn(
+        cls,
+        input_size: int,
+        state_size: int,
+        output_size: int,
+        *,
+        num_layers: int = 1,
+        activation: str | Activation = "tanh",
+        readout_scale: float = 1.0,
+        seed: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Vanilla layers with a readout; the same `seed` gives the same weights anywhere."""
+        if num_layers < 1:
+            raise ConfigError(f"num_layers={num_layers}; a network has at least one recurrent layer", num_layers=num_layers)
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        sizes = [input_size, *[state_size] * num_layers]
+        layers = [
+            RNNLayer(below, above, activation=activation, generator=generator, dtype=dtype, device=device)
+            for below, above in itertools.pairwise(sizes)
+        ]
+        return cls(layers, Readout(state_size, output_size, scale=readout_scale, generator=generator, dtype=dtype, device=device))
+
+    @property
+    def recurrent(self) -> tuple[Layer, ...]:
+        """The layers, lowest first, with their type."""
+        return tuple(layer for layer in self.layers if isinstance(layer, Layer))
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """`(runs,)` in an ensemble of networks that learn side by side, else `()`."""
+        return tuple(self.readout.bias.shape[:-1])
+
+    def zero_state(self, *batch: int) -> States:
+        """The states before the first step, for samples of shape `batch`."""
+        return tuple(layer.zero_state(*batch) for layer in self.recurrent)
+
+    def advance(self, u: Tensor, states: States) -> tuple[Tensor, States]:
+        """The output `(batch, output)` and the next states for one step's inputs `(batch, *input)`, differentiable."""
+        following = []
+        for layer, state in zip(self.recurrent, states, strict=True):
+            state, _ = layer(u, state)
+            following.append(state)
+            u = state[0]
+        return self.readout(u), tuple(following)
+
+    def forward(self, x: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+        if x.dim() < 3 or x.shape[1] == 0:
+            raise ShapeError(f"inputs (batch, time, features) with at least one step were expected, got {tuple(x.shape)}", shape=tuple(x.shape))
+        states = self.zero_state(x.shape[0]) if states is None else states
+        outputs = []
+        for u in x.unbind(1):
+            output, states = self.advance(u, states)
+            outputs.append(output)
+        return torch.stack(outputs, 1), states
