@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from pararnn.errors import ConfigError, ShapeError
 from pararnn_cola.layers.activations import Activation
 from pararnn_cola.layers.base import Layer, State
-from pararnn_cola.layers.rnn import RNNLayer, add_product
+from pararnn_cola.layers.dense import add_product
+from pararnn_cola.layers.rnn import RNNLayer
 
 States: TypeAlias = tuple[State, ...]
 """One state a layer, lowest first."""
@@ -21,6 +22,8 @@ States: TypeAlias = tuple[State, ...]
 
 class Readout(nn.Module):
     """`o = V h + c` with `weight` V `(output, features)` and `bias` c `(output,)`; maps (`unit_dims` above 1) are flattened before."""
+
+    gradient_names = ("weight", "bias")
 
     def __init__(
         self,
@@ -71,6 +74,10 @@ class Network(nn.Module):
         chosen = [layers] if isinstance(layers, Layer) else list(layers)
         if not chosen:
             raise ConfigError("a network has at least one recurrent layer, got none")
+        strangers = [type(layer).__name__ for layer in chosen if not isinstance(layer, Layer)]
+        if strangers or not isinstance(readout, Readout):
+            found = f"layers of type {', '.join(strangers)}" if strangers else f"a readout of type {type(readout).__name__}"
+            raise ConfigError(f"a network has Layers of this package and a Readout, got {found}; CellLayer(cell) makes a layer of a cell", got=found)
         self.layers = nn.ModuleList(chosen)
         self.readout = readout
 

@@ -33,7 +33,8 @@ def _relu_slope(x: Tensor, output: Tensor) -> Tensor:
 
 
 def _softplus_slope(x: Tensor, output: Tensor) -> Tensor:
-    return torch.sigmoid(x)
+    # torch takes softplus for the identity above 20, and so does its derivative.
+    return torch.where(x > 20, torch.ones((), dtype=x.dtype, device=x.device), torch.sigmoid(x))
 
 
 def _identity(x: Tensor) -> Tensor:

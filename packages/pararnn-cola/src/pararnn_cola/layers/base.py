@@ -49,6 +49,8 @@ class Layer(nn.Module, ABC):
 
     unit_dims: int = 1
     gradient_names: tuple[str, ...] = ()
+    eligible_names: tuple[str, ...] = ()
+    """Parameters of which row i acts on `x_i` alone, in the order of `eligible`: those that SnAp-1 and e-prop can train."""
     recurrent_name: str = "weight_hh"
     """The parameter that near-critical initialisation rescales."""
 
@@ -82,6 +84,14 @@ class Layer(nn.Module, ABC):
 
         `into` lacks the parameters that are frozen. `output_gradient` is `dL/dh` within the step, for layers of which some parameters act past `x`.
         """
+        raise NotImplementedError
+
+    def eligible(self, moment: Moment) -> tuple[Tensor, ...]:
+        """What rows of `eligible_names` are multiplied by, `(*lead, batch, columns)` each: `dx_i/dtheta_i` within the step, alike in all units."""
+        raise NotImplementedError
+
+    def own_path(self, moment: Moment) -> Tensor:
+        """`dx_i[t]/dh_i[t-1]`, through which a unit's output reaches itself, shaped to broadcast against `x`."""
         raise NotImplementedError
 
     def pool(self, values: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -16,17 +16,20 @@ from collections.abc import Iterator
 from typing import Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pararnn.errors import ConfigError, DTypeError, ShapeError
+from pararnn.errors import ConfigError, DTypeError
 from pararnn_cola.errors import CoverageError, NonFiniteLossError, StreamError
-from pararnn_cola.layers.base import select
+from pararnn_cola.layers.base import rows_like, select
+from pararnn_cola.learners.admission import batch_of, check_batch, check_one_kind, check_stream, optimizer_of
 from pararnn_cola.learners.buffers import GradientBuffers
 from pararnn_cola.learners.checkpoint import Checkpointed
+from pararnn_cola.learners.clipping import clip_gradients
 from pararnn_cola.learners.result import StepResult
-from pararnn_cola.learners.rows import Rows, rows_of
+from pararnn_cola.learners.rows import Rows, per_row, rows_of
+from pararnn_cola.learners.surroundings import keeps_state, plain
 from pararnn_cola.losses import Loss, SampleLoss, loss_of
-from pararnn_cola.network import Network, States
+from pararnn_cola.network import Network
 
 Update = Literal["step", "accumulate"]
 
@@ -38,7 +41,14 @@ class Learner(Checkpointed):
     network; without one it is SGD at the rate `lr`. `update="step"` moves the weights after every step that has a loss; with "accumulate" they wait
     for `apply()`, or for an optimizer of your own. `clip` bounds the global norm of the gradient at each update; None leaves it.
 
+    Several learners may share a network: they share its `.grad` too. Copies and pickles of a learner go on bit for bit.
+
     A subclass writes `_learn` (one step), and `_forget`, `_memory`, `_recall` for what it keeps between steps.
+
+    Raises:
+        CoverageError: the rule was not derived for a part of the network.
+        ConfigError: an option cannot work, nothing can be trained, or the optimizer holds no parameter of the network.
+        DTypeError: the parameters of the network differ in dtype or device.
     """
 
     def __init__(
@@ -57,32 +67,37 @@ class Learner(Checkpointed):
             raise ConfigError(f"clip={clip}; the bound of a gradient's norm is above zero, or None for no bound", clip=clip)
         self.network, self.loss, self.update, self.clip = network, loss_of(loss), update, clip
         self._check_coverage()
-        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        if not trained:
-            raise ConfigError("every parameter of the network is frozen, so there is nothing to learn; call requires_grad_() on some")
-        self.optimizer = torch.optim.SGD(trained, lr=lr) if optimizer is None else optimizer
-        self.states: States | None = None
-        self.batch: tuple[int, ...] = ()
+        self.optimizer = optimizer_of(network, optimizer, lr)
+        self.states = None
+        self.batch = ()
         self.steps = 0
         self.buffers = GradientBuffers(network)
-        self._unlearned = False
+        # Looked up once: on a small network the bookkeeping of a step costs as much as its arithmetic.
+        self._lead, self._input_dims = network.lead, network.recurrent[0].unit_dims
 
     def _check_coverage(self) -> None:
         """Raise `CoverageError` if a part of the network is outside what the rule was derived for."""
         if not isinstance(self.network, Network):
             kind = type(self.network).__name__
-            raise CoverageError(f"{type(self).__name__} learns a pararnn_cola.Network, got {kind}; build one from layers and a Readout", type=kind)
+            wrapped = any(isinstance(module, Network) for module in getattr(self.network, "children", list)())
+            remedy = "pass the network inside it" if wrapped else "build one from layers and a Readout"
+            raise CoverageError(f"{type(self).__name__} learns a pararnn_cola.Network, got {kind}; {remedy}", type=kind)
+        check_one_kind(self.network)
 
+    @keeps_state
     def init(self, *batch: int) -> Self:
-        """Start with zero states for samples of shape `batch`, usually one number; statistics and weights stay. `step` calls it where nobody did."""
-        if not batch or any(not isinstance(size, int) or size < 1 for size in batch):
-            raise ConfigError(f"init{batch} is no batch; give the number of samples, at least 1", batch=batch)
+        """Start with zero states for samples of shape `batch`, usually one number; statistics and weights stay. `step` calls it where nobody did.
+
+        An ensemble takes `init(runs, batch)`.
+        """
+        check_batch(batch, self._lead)
         self.flush()
         self.batch = batch
         self.states = self.network.zero_state(*batch)
         self._forget(None)
         return self
 
+    @keeps_state
     def step(
         self,
         u: Tensor,
@@ -95,35 +110,45 @@ class Learner(Checkpointed):
         """Answer one step's inputs `u` `(batch, *input)`, and learn from its targets `y`, if it has any.
 
         `weight` `(batch,)` or a number scales the loss; rows with weight 0 learn nothing. Rows where `mask` `(batch,)` is false have no step: their
-        state stays, and what stands in `u` and `y` for them is ignored. `signals=True` returns the signals of rules that have them.
+        state stays, and what stands in `u`, `y` and `weight` for them is ignored. A tensor that leaves no row is still a step with a loss (of zero),
+        after which an optimizer with momentum moves the weights; `y=None` or `weight=0` is not. `signals=True` returns the signals of rules that have
+        them. No gradient flows to `u` or `y`.
 
         Raises:
             ShapeError, DTypeError, InputError: `u`, `y`, `weight` or `mask` do not fit; nothing has changed then.
-            NonFiniteLossError: the loss of this step is not finite (looked at on the CPU only); nothing has changed then.
+            StreamError: the network moved to another dtype or device, or a parameter was replaced; nothing has changed then.
+            ConfigError: `torch.autocast` is active; nothing has changed then.
+            NonFiniteLossError: the loss of this step is not finite (looked at on the CPU only, and not in ensembles); nothing has changed then.
         """
-        weights = next(self.network.parameters())
-        if u.dtype != weights.dtype or u.device != weights.device:
-            raise DTypeError(f"inputs are {u.dtype} on {u.device}, the network is {weights.dtype} on {weights.device}; move one", dtype=u.dtype)
-        batch = tuple(u.shape[: u.dim() - self.network.recurrent[0].unit_dims])
-        if self.states is None:
-            self.init(*batch)
-        elif batch != self.batch:
-            raise ShapeError(
-                f"{batch} samples came after {self.batch}; call init({', '.join(map(str, batch))}) to start anew, or mask rows that ended",
-                got=batch,
-                expected=self.batch,
-            )
-        rows = rows_of(batch, y, weight, mask, u.device)
+        self.buffers.check()
+        batch = batch_of(u, self.buffers.flat[0].parameter, self._lead, self._input_dims)
+        if self.states is not None:
+            check_stream(batch, u, self.batch, self.states)
+        rows = rows_of(batch, y, weight if not isinstance(weight, Tensor) else plain(weight), mask, u.device)
+        u = plain(u)
         if rows.present is not None:
-            u = torch.where(rows.present.reshape(*batch, *(1,) * (u.dim() - len(batch))), u, torch.zeros_like(u))
-        result = self._learn(u, None if rows.live is False else y, rows, signals)
+            u = torch.where(rows_like(rows.present, u, u.dim() - len(batch)), u, torch.zeros((), dtype=u.dtype, device=u.device))
+        if y is not None:
+            if not isinstance(y, Tensor):
+                raise DTypeError(f"targets are a tensor with one entry a sample, or None for a step without, got {type(y).__name__}", type=type(y))
+            y = None if rows.live is False else rows.blank(plain(y))
+        begins = self.states is None
+        if begins:
+            self.init(*batch)
+        try:
+            result = self._learn(u, y, rows, signals)
+        except Exception:
+            if begins:
+                self.states, self.batch = None, ()
+            raise
         self.steps += 1
         if rows.live is not False:
             self._unlearned = True
-            if self.update == "step":
-                self.apply()
+        if self.update == "step" and self._due(rows):
+            self.apply()
         return result
 
+    @keeps_state
     def reset(self, rows: Tensor | None = None, *, statistics: bool = False) -> None:
         """Begin a new sequence: in every row, or in those where `rows` `(batch,)` is true.
 
@@ -133,45 +158,58 @@ class Learner(Checkpointed):
             if rows is not None:
                 raise StreamError("reset(rows) before the first step: there are no rows yet; call init(batch) or step first")
         else:
+            chosen = None if rows is None else self._checked_rows(rows)
             zero = self.network.zero_state(*self.batch)
-            if rows is None:
+            if chosen is None:
                 self.flush()
                 self.states = zero
             else:
-                rows = self._checked_rows(rows)
                 self.states = tuple(
-                    select(rows, fresh, state, layer.unit_dims) for fresh, state, layer in zip(zero, self.states, self.network.recurrent, strict=True)
+                    select(chosen, fresh, state, layer.unit_dims)
+                    for fresh, state, layer in zip(zero, self.states, self.network.recurrent, strict=True)
                 )
-            self._forget(rows)
+            self._forget(chosen)
         if statistics:
             self._forget_statistics()
 
     def _checked_rows(self, rows: Tensor) -> Tensor:
-        if rows.dtype != torch.bool:
+        if isinstance(rows, Tensor) and rows.dtype != torch.bool:
             raise DTypeError(f"rows is boolean, true where a sequence begins, got {rows.dtype}", dtype=rows.dtype)
-        if rows.shape != self.batch[len(self.batch) - rows.dim() :] or rows.dim() == 0:
-            raise ShapeError(f"rows has shape {tuple(rows.shape)}, the batch {self.batch}", shape=tuple(rows.shape), batch=self.batch)
-        return rows.to(next(self.network.parameters()).device).expand(self.batch)
+        return per_row("rows", rows, self.batch, self.buffers.flat[0].parameter.device)
 
     def flush(self) -> None:
         """Bring gradients that a rule still owes (those of an open window) into `.grad`; rules without windows owe none."""
 
+    @keeps_state
     def apply(self) -> None:
         """Move the weights by the gradients gathered since the last time; nothing happens where there are none."""
         self.flush()
         if not self._unlearned:
             return
         if self.clip is not None:
-            nn.utils.clip_grad_norm_([p for p in self.network.parameters() if p.grad is not None], self.clip)
+            clip_gradients(self.buffers, self.optimizer, self.clip, self._lead)
         self.optimizer.step()
         self.buffers.spent = True
         self._unlearned = False
 
-    def _finite(self, loss: Tensor) -> None:
-        """Raise if the loss is not finite, before anything changes. On a GPU that would stop the stream at each step, so it is left to `train`."""
-        if loss.device.type == "cpu" and loss.dim() == 0 and not math.isfinite(number := loss.item()):
+    def _due(self, rows: Rows) -> bool:
+        """Whether the weights move after this step, where `update` is "step": after each that has a loss, unless the rule waits for more."""
+        return rows.live is not False
+
+    def _finite(self, loss: Tensor, output: Tensor | None = None) -> None:
+        """Raise if the loss is not finite, before anything changes; `output` where rows without a loss could hide what they are.
+
+        On a GPU it would stop the stream at each step, so it is left to `train`; networks of an ensemble diverge one by one.
+        """
+        if loss.device.type != "cpu" or loss.dim():
+            return
+        number = loss.item()
+        hidden = output is not None and not bool(output.isfinite().all())
+        if hidden or not math.isfinite(number):
+            fault = f"an output of step {self.steps} is not finite" if hidden else f"the loss of step {self.steps} is {number}"
             raise NonFiniteLossError(
-                f"the loss of step {self.steps} is {number}; the rate is probably too high, or a target is not finite. Nothing has changed",
+                f"{fault}; the rate is probably too high, or an input or a target is not finite (after a bad input, reset() drops the state that "
+                "it led to). Nothing has changed",
                 step=self.steps,
                 loss=number,
             )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pararnn_cola.errors import StreamError
 from pararnn_cola.learners.buffers import GradientBuffers
+from pararnn_cola.learners.surroundings import keeps_state
 from pararnn_cola.network import Network, States
 
 
@@ -22,7 +23,15 @@ class Checkpointed(ABC):
     states: States | None
     batch: tuple[int, ...]
     steps: int
-    _unlearned: bool
+
+    @property
+    def _unlearned(self) -> bool:
+        """Whether a gradient waits for an optimizer; learners of one network share it, as they share `.grad`."""
+        return self.buffers.unlearned
+
+    @_unlearned.setter
+    def _unlearned(self, value: bool) -> None:
+        self.buffers.unlearned = value
 
     def _memory(self) -> dict[str, Tensor]:
         """All that the rule keeps between steps besides states, weights and gradients."""
@@ -56,9 +65,13 @@ class Checkpointed(ABC):
         self._recall({name.removeprefix("memory."): tensor for name, tensor in named.items() if name.startswith("memory.")})
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on bit for bit: weights, optimizer, states, statistics, gradients not yet applied. Copies, safe to keep."""
+        """All that is needed to go on bit for bit: weights, optimizer, states, statistics, gradients not yet applied. Copies, safe to keep.
+
+        It holds tensors, numbers and strings only, so `torch.load(weights_only=True)` reads it.
+        """
         return {
             "rule": type(self).__name__,
+            "optimizer_kind": type(self.optimizer).__name__,
             "network": {name: value.clone() for name, value in self.network.state_dict().items()},
             "optimizer": _copied(self.optimizer.state_dict()),
             "tensors": _copied(self.tensors()),
@@ -66,21 +79,45 @@ class Checkpointed(ABC):
             "steps": self.steps,
         }
 
+    @keeps_state
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict` of an equal learner.
+        """Go on from `state_dict` of an equal learner, on any device.
 
         Raises:
-            StreamError: `state` is of another rule; nothing has changed then.
+            StreamError: `state` is of another rule, optimizer or network; nothing has changed then.
         """
-        if state.get("rule") != type(self).__name__:
-            raise StreamError(f"the checkpoint is of {state.get('rule')!r}, this learner is a {type(self).__name__}", rule=state.get("rule"))
+        self._check_origin(state)
+        try:
+            self.optimizer.load_state_dict(_copied(state["optimizer"]))
+        except ValueError as error:
+            raise StreamError(f"the checkpoint's optimizer moved other parameters than this one ({error}); make it from the same") from error
         self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(_copied(state["optimizer"]))
-        device = next(self.network.parameters()).device
+        device = self.buffers.flat[0].parameter.device
         self.assign({name: tensor.to(device, copy=True) for name, tensor in state["tensors"].items()})
         self.buffers.load_state_dict(state["gradients"])
-        self._unlearned = state["gradients"] is not None
         self.steps = state["steps"]
+
+    def _check_origin(self, state: dict[str, Any]) -> None:
+        mine = {"rule": type(self).__name__, "optimizer_kind": type(self.optimizer).__name__}
+        for key, value in mine.items():
+            if state.get(key) != value:
+                raise StreamError(f"the checkpoint is of {state.get(key)!r}, this learner's {key} is {value!r}", **{key: state.get(key)})
+        saved, own = state["network"], self.network.state_dict()
+        for name in [*own, *saved]:
+            kinds = [f"{tuple(held[name].shape)} in {held[name].dtype}" if name in held else "absent" for held in (saved, own)]
+            if kinds[0] != kinds[1]:
+                raise StreamError(
+                    f"{name} is {kinds[0]} in the checkpoint and {kinds[1]} in this network; build the network as it was when it was saved", name=name
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Neither copies nor pickles of a parameter keep its .grad, which holds what was gathered.
+        return vars(self) | {"_gradients": self.buffers.state_dict() if self._unlearned else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        gradients = state.pop("_gradients")
+        vars(self).update(state)
+        self.buffers.load_state_dict(gradients)
 
 
 def _copied(value: Any) -> Any:

@@ -23,6 +23,16 @@ class ClosedFormLearner(Learner):
 
     def _check_coverage(self) -> None:
         super()._check_coverage()
+        readout = self.network.readout
+        known = {parameter for layer in self.network.recurrent for parameter in layer.parameters()}
+        known |= {parameter for name, parameter in readout.named_parameters() if name in readout.gradient_names}
+        stray = [name for name, p in self.network.named_parameters() if p.requires_grad and p not in known]
+        if stray:
+            raise CoverageError(
+                f"{type(self).__name__} has a formula for layers and the readout's {' and '.join(readout.gradient_names)}, none for "
+                f"{', '.join(stray)}; freeze them, or take a rule that uses autograd: BPTT, TBPTT, RTRL, UORO",
+                missing=stray,
+            )
         for index, layer in enumerate(self.network.recurrent):
             missing = [name for name, p in layer.named_parameters() if p.requires_grad and name not in layer.gradient_names]
             if missing:
@@ -51,9 +61,9 @@ class ClosedFormLearner(Learner):
             return StepResult(output, None)
         answer = output.float() if output.dtype in HALF else output
         self.loss.check(answer, target)
-        losses, errors = self.loss.both(answer, rows.blank(target))
+        losses, errors = self.loss.both(answer, target)
         loss = rows.weighted(losses, 0).mean(-1)
-        self._finite(loss)
+        self._finite(loss, output if isinstance(rows.live, Tensor) else None)
         error = rows.weighted(errors, 1)
         buffers, scale = self.buffers.open(), 1.0 / self.batch[-1]
         self.network.readout.add_gradients(buffers[-1], error, u, scale)
@@ -61,10 +71,12 @@ class ClosedFormLearner(Learner):
         seen: list[Signals] = []
         for index in reversed(range(len(layers))):
             layer, moment = layers[index], moments[index]
+            gradient = self._output_gradient(index, error, gradient)
             instantaneous = moment.slope * gradient
             used = self._contribute(index, layer, moment, gradient, instantaneous, rows, buffers[index], scale)
             if signals and used is not None:
-                seen.append(Signals(instantaneous, used))
+                # Copies: a rule may keep its signals for the next step, and what is given away may be written to.
+                seen.append(Signals(instantaneous.clone(), used.clone()))
             if index:
                 gradient = layer.signal_to_input(instantaneous, moment)
         if self.buffers.shadows:
@@ -85,6 +97,10 @@ class ClosedFormLearner(Learner):
         scale: float,
     ) -> Tensor | None:
         """Add the layer's gradients to `buffers`, and give the signal that they came from, where there is one."""
+
+    def _output_gradient(self, index: int, error: Tensor, gradient: Tensor) -> Tensor:
+        """What layer `index` takes for `dL[t]/dh[t]`: `gradient`, which is it, or something made of the `error` at the output."""
+        return gradient
 
     def _pass(self, index: int, layer: Layer, moment: Moment, rows: Rows) -> None:
         """A step without a loss went by."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pararnn.errors import ConfigError
 from pararnn_cola.layers.base import Layer, Moment, rows_like
+from pararnn_cola.learners.buffers import HALF
 from pararnn_cola.learners.rows import Rows
 from pararnn_cola.learners.statistics import NAMES, ClosureConfig, ClosureStatistics
 from pararnn_cola.learners.tbptt1 import SignalLearner
@@ -57,9 +58,10 @@ class COLA(SignalLearner):
         self.valid: list[Tensor | bool] = [False] * len(network.recurrent)
 
     def _signal(self, index: int, layer: Layer, moment: Moment, instantaneous: Tensor, rows: Rows) -> Tensor:
-        wide = torch.promote_types(instantaneous.dtype, torch.float32)
+        wide = instantaneous.dtype if instantaneous.dtype not in HALF else torch.float32
         d, p = instantaneous.to(wide), moment.slope.to(wide)
-        leak = moment.leak.to(wide) if isinstance(moment.leak, Tensor) else moment.leak
+        # A leak may be a parameter, which the optimizer writes to before the next step reads it.
+        leak = moment.leak.to(wide, copy=True) if isinstance(moment.leak, Tensor) else moment.leak
         statistics = self.statistics[index]
         if statistics is None:
             statistics = self.statistics[index] = ClosureStatistics(layer.pool(d), self.closure)
@@ -72,7 +74,7 @@ class COLA(SignalLearner):
             statistics.observe_alpha(layer.pool(used * used_before, chosen), layer.pool(used_before * used_before, chosen), seen)
             alpha = layer.spread(statistics.alpha)
             expected = alpha * d_before
-            a = expected * p - d * p_before
+            a = torch.addcmul(expected * p, d, p_before, value=-1)
             if isinstance(leak, Tensor) or leak != 0.0:
                 leak_before = leaks[0] if leaks else leak
                 b = expected * (1 - leak * alpha) - d * (1 - leak_before * alpha)
@@ -80,20 +82,27 @@ class COLA(SignalLearner):
                 b = expected - d
             statistics.observe_mu(layer.pool(a * b, chosen), layer.pool(a * a, chosen), seen)
             if self.project == "estimate":
-                bound = (1 - self.closure.margin) / layer.peak(p).clamp_min(torch.finfo(wide).tiny)
-                statistics.mu = torch.minimum(torch.maximum(statistics.mu, -bound), bound)
+                self._project(layer, statistics, p, chosen)
         self._keep(index, layer, (d, p, used, leak) if isinstance(leak, Tensor) else (d, p, used), rows)
         return used.to(instantaneous.dtype)
 
     def _feedback(self, layer: Layer, statistics: ClosureStatistics, p: Tensor, leak: Tensor | float) -> Tensor:
         """`mu p` (and what the leak adds to it), bounded so that the denominator stays above the margin."""
-        limit = 1 - self.closure.margin
-        if isinstance(limit, Tensor):
-            limit = limit.unsqueeze(-1)
+        limit = statistics.limit
         feedback = layer.spread(statistics.mu) * p
         if isinstance(leak, Tensor) or leak != 0.0:
             feedback = feedback + leak * layer.spread(statistics.alpha)
-        return feedback.clamp(-limit, limit)  # type: ignore[arg-type]
+        # With "estimate" this is the floor of the denominator only: slopes other than those of the estimate may exceed the bound below.
+        return feedback.clamp(None if self.project == "estimate" else -limit, limit)  # type: ignore[arg-type]
+
+    def _project(self, layer: Layer, statistics: ClosureStatistics, p: Tensor, chosen: Tensor | None) -> None:
+        """Bound `mu` by the steepest slope among the rows that it was just estimated on."""
+        if chosen is not None:
+            p = torch.where(rows_like(chosen, p, layer.unit_dims), p, torch.zeros((), dtype=p.dtype, device=p.device))
+        steepest = layer.peak(p.abs())
+        limit = statistics.limit.squeeze(-1) if isinstance(statistics.limit, Tensor) else statistics.limit
+        bound = torch.where(steepest > 0, limit / steepest, torch.full_like(steepest, float("inf")))
+        statistics.mu.copy_(torch.minimum(torch.maximum(statistics.mu, -bound), bound))
 
     def _keep(self, index: int, layer: Layer, signals: tuple[Tensor, ...], rows: Rows) -> None:
         """Make this step the first half of the next pair; rows that have no step now keep the half they had."""
@@ -102,7 +111,11 @@ class COLA(SignalLearner):
             self.previous[index], self.valid[index] = signals, rows.live
             return
         if before is not None:
-            signals = tuple(torch.where(rows_like(rows.present, new, layer.unit_dims), new, old) for new, old in zip(signals, before, strict=True))
+            # A leak may be one number a unit, the same in all rows.
+            signals = tuple(
+                torch.where(rows_like(rows.present, new, layer.unit_dims), new, old) if new.dim() == signals[0].dim() else new
+                for new, old in zip(signals, before, strict=True)
+            )
         was = self.valid[index]
         self.valid[index] = torch.where(rows.present, _as_rows(rows.live, rows.present), _as_rows(was, rows.present))
         self.previous[index] = signals

@@ -33,10 +33,14 @@ class Rows:
         return scaled
 
     def blank(self, values: Tensor) -> Tensor:
-        """Targets with zeros, a class that always exists, where no loss is asked for."""
-        if not isinstance(self.live, Tensor):
+        """Targets with zeros, a class that always exists, where no loss is asked for.
+
+        Targets that are not one entry a row are left for the loss to complain of; broadcasting would hide it.
+        """
+        if not isinstance(self.live, Tensor) or values.shape[: self.live.dim()] != self.live.shape:
             return values
-        return torch.where(rows_like(self.live, values, values.dim() - self.live.dim()), values, torch.zeros_like(values))
+        blank = torch.zeros((), dtype=values.dtype, device=values.device)
+        return torch.where(rows_like(self.live, values, values.dim() - self.live.dim()), values, blank)
 
 
 def rows_of(batch: tuple[int, ...], target: Tensor | None, weight: Tensor | float | None, mask: Tensor | None, device: torch.device) -> Rows:
@@ -45,26 +49,34 @@ def rows_of(batch: tuple[int, ...], target: Tensor | None, weight: Tensor | floa
     Raises:
         ShapeError: `weight` or `mask` is not one entry a sample.
         DTypeError: `mask` is not boolean.
-        InputError: a weight that is a number is negative or not finite.
+        InputError: a weight is negative or not finite (tensors are looked at on the CPU only).
     """
-    present = None if mask is None else _per_row("mask", mask, batch, device)
+    present = None if mask is None else per_row("mask", mask, batch, device)
     if present is not None and present.dtype != torch.bool:
         raise DTypeError(f"mask is boolean, true where a row has a step, got {present.dtype}; compare it with something first", dtype=present.dtype)
-    if target is None:
-        return Rows(present, False, 0.0)
     if weight is None or isinstance(weight, int | float):
         number = 1.0 if weight is None else float(weight)
         if not 0.0 <= number < float("inf"):
             raise InputError(f"weight={number}; the weight of a loss is finite and not negative", weight=number)
-        return Rows(present, False if number == 0.0 else True if present is None else present, number)
-    weights = _per_row("weight", weight, batch, device)
-    live = weights > 0
-    return Rows(present, live if present is None else live & present, weights)
+        live = False if target is None or number == 0.0 else True if present is None else present
+        return Rows(present, live, number)
+    weights = per_row("weight", weight, batch, device)
+    if present is not None:
+        weights = torch.where(present, weights, torch.zeros_like(weights))
+    if weights.device.type == "cpu" and not bool(((weights >= 0) & (weights < float("inf"))).all()):
+        raise InputError(f"weights run from {weights.min().item()} to {weights.max().item()}; the weight of a loss is finite and not negative")
+    return Rows(present, False if target is None else weights > 0, weights)
 
 
-def _per_row(name: str, values: Tensor, batch: tuple[int, ...], device: torch.device) -> Tensor:
+def per_row(name: str, values: Tensor, batch: tuple[int, ...], device: torch.device) -> Tensor:
+    """`values`, one entry a sample, as `(*lead, batch)` on `device`; `(batch,)` serves all networks of an ensemble.
+
+    Raises:
+        DTypeError: `values` is no tensor.
+        ShapeError: it has another shape.
+    """
     if not isinstance(values, Tensor):
         raise DTypeError(f"{name} is a tensor with one entry a sample, got {type(values).__name__}", type=type(values).__name__)
-    if values.dim() == 0 or values.shape != batch[len(batch) - values.dim() :]:
+    if values.dim() == 0 or values.shape != batch[max(len(batch) - values.dim(), 0) :]:
         raise ShapeError(f"{name} has shape {tuple(values.shape)}; one entry a sample is {batch[-1:]}", shape=tuple(values.shape), batch=batch)
     return values.to(device).expand(batch)

@@ -29,7 +29,7 @@ class ClosureConfig:
     alpha_bound: float | Tensor = 0.99
     """`|alpha| <= alpha_bound`"""
     eps: float | None = None
-    """added to both denominators; None: the smallest normal number, so that no scale of the loss is too small"""
+    """added to both denominators; None: the smallest normal number, so that no scale of the loss is too small. 0 means the same: there is no 0/0"""
 
     def __post_init__(self) -> None:
         for name, low, high in (("rho_alpha", 0.0, 1.0), ("rho_mu", 0.0, 1.0), ("alpha_bound", 0.0, 1.0)):
@@ -39,36 +39,46 @@ class ClosureConfig:
         margin = torch.as_tensor(self.margin)
         if not bool(((margin > 0) & (margin <= 1)).all()):
             raise ConfigError(f"margin={self.margin}; it lies in (0, 1]: at 0 a signal could become infinite", margin=self.margin)
-        if self.eps is not None and not self.eps >= 0:
-            raise ConfigError(f"eps={self.eps}; it is not negative", eps=self.eps)
+        if self.eps is not None and not 0 <= self.eps < float("inf"):
+            raise ConfigError(f"eps={self.eps}; it is finite and not negative", eps=self.eps)
 
 
 class ClosureStatistics:
-    """`S`, `Q`, `N`, `M` and what follows from them, for the units of one layer (Wang, Gao, Chen 2026)."""
+    """`S`, `Q`, `N`, `M` and what follows from them, for the units of one layer.
+
+    Source: Wang, Gao, Chen (2026): `alpha` is a regression of `dt[t]` on `dt[t-1]` without intercept, `mu` one of B on A, both exponentially
+    weighted. Which rows make pairs, and what the denominators add, is our choice.
+    """
 
     def __init__(self, units: Tensor, config: ClosureConfig) -> None:
         """Zeros of the shape, device and dtype of `units`."""
         self.config = config
-        self.eps = torch.finfo(units.dtype).tiny if config.eps is None else config.eps
+        self.eps = max(config.eps or 0.0, torch.finfo(units.dtype).tiny)
         self.S, self.Q, self.N, self.M, self.alpha, self.mu = (torch.zeros_like(units) for _ in NAMES)
+        self._rates = [1 - _like(rho, units) for rho in (config.rho_alpha, config.rho_mu)]
+        self._bound = _like(config.alpha_bound, units)
+        limit = 1 - _like(config.margin, units)
+        self.limit = limit.unsqueeze(-1) if isinstance(limit, Tensor) else limit
+        """`1 - margin`, shaped to broadcast against signals"""
 
     def observe_alpha(self, product: Tensor, square: Tensor, seen: Tensor | None) -> None:
         """Take in the means of `dt[t] dt[t-1]` and `dt[t-1]^2`; not where `seen` is false (None: everywhere true)."""
-        self._average(self.S, product, self.config.rho_alpha, seen)
-        self._average(self.Q, square, self.config.rho_alpha, seen)
-        bound = self.config.alpha_bound
+        self._average(self.S, self.Q, product, square, self._rates[0], seen)
         torch.div(self.S, self.Q + self.eps, out=self.alpha)
-        self.alpha.clamp_(-bound, bound)  # type: ignore[arg-type]
+        self.alpha.clamp_(-self._bound, self._bound)  # type: ignore[arg-type]
 
     def observe_mu(self, product: Tensor, square: Tensor, seen: Tensor | None) -> None:
         """Take in the means of `A B` and `A^2`, where `mu A = B` is what the closure asks for."""
-        self._average(self.N, product, self.config.rho_mu, seen)
-        self._average(self.M, square, self.config.rho_mu, seen)
+        self._average(self.N, self.M, product, square, self._rates[1], seen)
         torch.div(self.N, self.M + self.eps, out=self.mu)
 
     @staticmethod
-    def _average(mean: Tensor, value: Tensor, rho: float | Tensor, seen: Tensor | None) -> None:
-        rate = 1 - rho
+    def _average(above: Tensor, below: Tensor, product: Tensor, square: Tensor, rate: float | Tensor, seen: Tensor | None) -> None:
         if seen is not None:
-            rate = torch.where(seen, rate, torch.zeros((), dtype=mean.dtype, device=mean.device))
-        mean.lerp_(value, rate)
+            rate = torch.where(seen, rate, torch.zeros((), dtype=above.dtype, device=above.device))
+        above.lerp_(product, rate)
+        below.lerp_(square, rate)
+
+
+def _like(setting: float | Tensor, units: Tensor) -> float | Tensor:
+    return setting.detach().to(units.device, units.dtype) if isinstance(setting, Tensor) else setting

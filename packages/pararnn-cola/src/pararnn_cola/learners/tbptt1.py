@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from pararnn.errors import ConfigError
 from pararnn_cola.layers.base import Layer, Moment
 from pararnn_cola.learners.closed_form import ClosedFormLearner
 from pararnn_cola.learners.rows import Rows
@@ -45,10 +47,16 @@ class TBPTT1(SignalLearner):
 
     def __init__(self, network: Network, *, hidden_gain: float | Tensor = 1.0, **options: Any) -> None:
         super().__init__(network, **options)
+        gains = torch.as_tensor(hidden_gain)
+        if not bool(((gains >= 0) & gains.isfinite()).all()):
+            raise ConfigError(f"hidden_gain={hidden_gain}; a gain is finite and not negative", hidden_gain=hidden_gain)
         self.hidden_gain = hidden_gain
 
     def _signal(self, index: int, layer: Layer, moment: Moment, instantaneous: Tensor, rows: Rows) -> Tensor:
-        return instantaneous if isinstance(self.hidden_gain, float) and self.hidden_gain == 1.0 else self.hidden_gain * instantaneous
+        gain = self.hidden_gain
+        if isinstance(gain, Tensor):
+            return gain.to(instantaneous) * instantaneous
+        return instantaneous if gain == 1.0 else gain * instantaneous
 
     def _settings(self) -> Iterator[str]:
         yield f"hidden_gain={self.hidden_gain}"
