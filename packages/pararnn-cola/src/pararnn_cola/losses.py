@@ -34,7 +34,7 @@ class Loss:
         if losses.shape != output.shape[:-1]:
             raise ShapeError(
                 f"the loss gave shape {tuple(losses.shape)} for outputs {tuple(output.shape)}; it has to give one number a sample, "
-                f'{tuple(output.shape[:-1])} (reduction="none", then a mean over features)',
+                f'{tuple(output.shape[:-1])} (reduction="none", then a mean over features); loss="mse" and loss="cross_entropy" are built in',
                 shape=tuple(losses.shape),
             )
         return losses

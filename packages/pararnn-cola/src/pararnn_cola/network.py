@@ -45,6 +45,10 @@ class Readout(nn.Module):
         self.weight = nn.Parameter(weight.to(device, dtype))
         self.bias = nn.Parameter(torch.zeros(output_size, dtype=dtype, device=device))
 
+    def extra_repr(self) -> str:
+        maps = f", unit_dims={self.unit_dims}" if self.unit_dims > 1 else ""
+        return f"{self.features}, {self.output_size}{maps}"
+
     def forward(self, h: Tensor) -> Tensor:
         flat = h.flatten(-self.unit_dims) if self.unit_dims > 1 else h
         if self.bias.dim() == 1:
@@ -67,6 +71,10 @@ class Network(nn.Module):
     """`layers`, each fed by the one below, and a `readout` of the top one; the modules detach nothing, so backpropagation works as ever.
 
     Called with inputs `(batch, time, *input)` it gives outputs `(batch, time, output)` and the states after them.
+
+    Raises:
+        ShapeError: a layer or the readout takes another number of features than what is below it gives.
+        ConfigError: something is no layer or no readout of this package, or the readout takes maps for vectors.
     """
 
     def __init__(self, layers: Layer | Sequence[Layer], readout: Readout) -> None:
@@ -80,6 +88,7 @@ class Network(nn.Module):
             raise ConfigError(f"a network has Layers of this package and a Readout, got {found}; CellLayer(cell) makes a layer of a cell", got=found)
         self.layers = nn.ModuleList(chosen)
         self.readout = readout
+        _check_fit(self.recurrent, readout)
 
     @classmethod
     def rnn(
@@ -95,7 +104,10 @@ class Network(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """Vanilla layers with a readout; the same `seed` gives the same weights anywhere."""
+        """Vanilla layers with a readout; the same `seed` gives the same weights anywhere.
+
+        It stands for `generator=torch.Generator().manual_seed(seed)`, which layers and `Readout` take one after the other.
+        """
         if num_layers < 1:
             raise ConfigError(f"num_layers={num_layers}; a network has at least one recurrent layer", num_layers=num_layers)
         generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -138,3 +150,34 @@ class Network(nn.Module):
             output, states = self.advance(u, states)
             outputs.append(output)
         return torch.stack(outputs, 1), states
+
+
+@torch.no_grad()
+def _check_fit(layers: Sequence[Layer], readout: Readout) -> None:
+    lead = readout.bias.dim() - 1
+    below: tuple[int, ...] | None = None
+    for index, layer in enumerate(layers):
+        expected = layer.input_shape
+        if below is not None and expected is not None and below != expected:
+            raise ShapeError(
+                f"layer {index} ({type(layer).__name__}) takes inputs of shape {expected}, layer {index - 1} gives {below}; make them equal",
+                layer=index,
+                expected=expected,
+                given=below,
+            )
+        below = tuple(layer.zero_state(*readout.bias.shape[:-1], 1)[0].shape[lead + 1 :])
+    if below is None or type(readout).forward is not Readout.forward:
+        return
+    if readout.unit_dims != len(below):
+        raise ConfigError(
+            f"the readout has unit_dims={readout.unit_dims}, the top layer gives {len(below)} dimensions a sample, {below}; pass "
+            f"Readout({math.prod(below)}, ..., unit_dims={len(below)})",
+            unit_dims=readout.unit_dims,
+            given=below,
+        )
+    if readout.features != math.prod(below):
+        raise ShapeError(
+            f"the readout takes {readout.features} features, the top layer gives {math.prod(below)}; make it Readout({math.prod(below)}, ...)",
+            features=readout.features,
+            given=below,
+        )

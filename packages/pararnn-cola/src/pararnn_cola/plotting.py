@@ -35,12 +35,17 @@ def plot_gain_curve(curve: GainCurve, *, axes: Axes | None = None) -> Axes:
 
 
 def plot_spectrum(spectrum: SpectrumReport, *, axes: Axes | None = None) -> Axes:
-    """Axes with the exponents of `spectrum` in their order, from 1, and a line at 0; infinite ones are left out."""
+    """Axes with the exponents of `spectrum` in their order, from 1, and a line at 0.
+
+    Infinite ones are left out; bars are standard errors over trajectories.
+    """
     on = _axes(axes)
-    points = [(index, value) for index, value in enumerate(spectrum.exponents, 1) if math.isfinite(value)]
-    if not points:
+    errors = spectrum.standard_errors or (0.0,) * len(spectrum.exponents)
+    known = [(index, value, error) for index, (value, error) in enumerate(zip(spectrum.exponents, errors, strict=True), 1) if math.isfinite(value)]
+    if not known:
         raise ConfigError(f"none of the {len(spectrum.exponents)} exponents is finite, so there is nothing to plot")
-    on.plot([index for index, _ in points], [value for _, value in points], marker=".", label=spectrum.system)
+    places, values, spread = (list(column) for column in zip(*known, strict=True))
+    on.errorbar(places, values, yerr=None if spectrum.standard_errors is None else spread, marker=".", label=spectrum.system)
     on.axhline(0.0, color="grey", linestyle=":")
     on.set_xlabel("index")
     on.set_ylabel("exponent per step")

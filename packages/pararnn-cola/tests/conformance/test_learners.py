@@ -5,8 +5,8 @@ import torch
 
 import pararnn.registry
 from pararnn.conformance.report import seeded
-from pararnn.errors import ConformanceError
-from pararnn_cola import COLA, TBPTT, TBPTT1, CellLayer, LeakyLayer, Network, Readout, RNNLayer, StepResult, plugin
+from pararnn.errors import ConfigError, ConformanceError
+from pararnn_cola import COLA, TBPTT, TBPTT1, UORO, CellLayer, LeakyLayer, Network, Readout, RNNLayer, StepResult, plugin
 from pararnn_cola.conformance import Maker, check_learner, learner_checks
 from pararnn_cola.learners.rows import Rows
 
@@ -212,7 +212,46 @@ class Careless(TBPTT1):
         pass
 
 
+class Summing(TBPTT1):
+    def _contribute(self, index, layer, moment, output_gradient, instantaneous, rows, buffers, scale):
+        return super()._contribute(index, layer, moment, output_gradient, instantaneous, rows, buffers, 1.0)
+
+
+class Lonely(TBPTT1):
+    def _learn(self, u, *rest):
+        return super()._learn(u * 0 if len(u) == 1 else u, *rest)
+
+
+class Numberless(TBPTT1):
+    def step(self, u, y=None, weight=None, mask=None, **options):
+        return super().step(u, y, None if isinstance(weight, float) else weight, mask, **options)
+
+
+class Shifted(TBPTT1):
+    def _learn(self, u, target, *rest):
+        return super()._learn(u, target if target is None or target.is_floating_point() else (target + 1) % 2, *rest)
+
+
+class Boundless(TBPTT1):
+    def apply(self):
+        self.clip = None
+        super().apply()
+
+
+class Counting(TBPTT1):
+    def _learn(self, *arguments):
+        result = super()._learn(*arguments)
+        self.losses = [*getattr(self, "losses", []), 0.5 if result.loss is None else result.loss.item()]
+        return result
+
+
 FAULTS = [
+    ("batch_is_a_mean", Summing, "sum over the batch, and scale by 1/batch"),
+    ("single_sample", Lonely, "keep the batch dimension"),
+    ("number_as_weight", Numberless, "weight=2.5 and a tensor full of 2.5 differ"),
+    ("cross_entropy", Shifted, "hand targets to self.loss as they are"),
+    ("clip", Boundless, "with clip=0.001 an update was by a gradient of norm"),
+    ("flat_memory", Counting, "bytes after 40 steps"),
     ("interface", Nameless, "without Nameless"),
     ("outputs_and_losses", Summed, "divide by the batch"),
     ("outputs_and_losses", Late, "answer before the weights move"),
@@ -255,6 +294,61 @@ def test_every_check_has_a_fault_to_find():
 
 
 def test_the_whole_kit_names_every_fault_of_a_rule():
-    with pytest.raises(ConformanceError, match="learner Deaf: 17 passed, 1 failed") as caught:
+    with pytest.raises(ConformanceError, match="learner Deaf: 22 passed, 1 failed") as caught:
         check_learner(Deaf)
     assert list(caught.value.data["report"].failures) == ["every_parameter_learns"]
+
+
+SMALL = {
+    "arguments": (lambda batch: torch.randn(batch, 2), "make_input(4, 3) raised"),
+    "shape": (lambda batch, seed: torch.randn(batch, 2, dtype=torch.float64), "make_input(4, 3) gave (4, 2) in torch.float64"),
+    "dtype": (lambda time, batch: torch.randn(time, batch, 2), "make_input(4, 3) gave (4, 3, 2) in torch.float32"),
+    "kind": (lambda time, batch: [0] * time, "make_input(4, 3) gave a list"),
+    "features": (lambda time, batch: torch.randn(time, batch, 7, dtype=torch.float64), "the network cannot take a step of what it gave, (3, 7)"),
+}
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_wrong_inputs_are_told_once_and_not_by_every_check(case):
+    make_input, message = SMALL[case]
+    with pytest.raises(ConfigError) as refusal:
+        check_learner(TBPTT1, make_input=make_input)
+    assert message in str(refusal.value)
+    assert str(refusal.value).count("make_input(time, batch) gives random inputs (time, batch, *input) in float64") == 1
+
+
+def test_a_network_in_single_precision_is_told_once():
+    with pytest.raises(ConfigError, match=r"make_network\(\) gives torch.float32; .* float64"):
+        check_learner(TBPTT1, lambda: Network.rnn(2, 5, 2))
+
+
+def test_the_public_names_of_signals_are_those_of_the_rules():
+    import pararnn_cola
+
+    assert issubclass(COLA, pararnn_cola.SignalLearner)
+    signals = COLA(Network.rnn(2, 5, 2)).step(torch.randn(3, 2), torch.randn(3, 2), signals=True).signals
+    assert isinstance(signals[0], pararnn_cola.Signals)
+    layer = RNNLayer(2, 5)
+    assert isinstance(layer.observe(torch.randn(3, 2), layer.zero_state(3))[1], pararnn_cola.Moment)
+
+
+def plain(network, *, update, lr):
+    return TBPTT1(network, update=update, lr=lr)
+
+
+def test_a_maker_that_passes_no_options_on_leaves_out_what_needs_them():
+    report = check_learner(plain)
+    left = {result.check for result in report.results if result.verdict == "not applicable"}
+    assert report.ok
+    assert left == {"cross_entropy", "clip"}
+
+
+def test_a_rule_with_random_numbers_for_each_row_has_no_batch_to_double():
+    report = check_learner(UORO)
+    assert report.ok
+    assert {result.check for result in report.results if result.verdict == "not applicable"} == {"batch_is_a_mean"}
+
+
+def test_what_makes_no_learner_is_told_once():
+    with pytest.raises(ConfigError, match=r"make_learner\(network, update=..., lr=...\) gives a learner of that network; it raised"):
+        check_learner(3)

@@ -59,7 +59,18 @@ def test_one_layer_of_a_stack_is_varied(network, drive):
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
 
 
-@pytest.mark.parametrize("gains", [(), (0.0, 1.0), (math.inf,)])
+def test_gains_may_be_a_tensor(network, drive):
+    made, inputs = network(state_size=4), drive(60)
+    assert gain_curve(made, inputs, torch.tensor([0.5, 2.0])) == gain_curve(made, inputs, [0.5, 2.0])
+
+
+def test_a_weight_is_named_for_a_single_module_only(network, drive):
+    made = network(state_size=4)
+    with pytest.raises(ConfigError, match="layer="):
+        gain_curve(made, drive(60), weight=made.recurrent[0].weight_hh)
+
+
+@pytest.mark.parametrize("gains", [(), (0.0, 1.0), (math.inf,), 1.0, ("a",)], ids=repr)
 def test_gains_that_cannot_be_are_refused(network, drive, gains):
     with pytest.raises(ConfigError, match="gains"):
         gain_curve(network(state_size=4), drive(60), gains)
@@ -80,6 +91,14 @@ def test_the_spectrum_is_drawn_in_its_order(network, drive, pyplot):
     assert axes is given
     assert list(axes.lines[0].get_xdata()) == [1, 2, 3, 4, 5]
     assert axes.lines[0].get_ydata() == pytest.approx(list(spectrum.exponents))
+    (bars,) = axes.containers[0].lines[2]
+    lengths = [float(high - low) / 2 for (_, low), (_, high) in bars.get_segments()]
+    assert lengths == pytest.approx(list(spectrum.standard_errors))
+
+
+def test_exponents_of_a_single_trajectory_have_no_bars(network, drive, pyplot):
+    axes = plot_spectrum(lyapunov_spectrum(network(state_size=4), drive(60, batch=1)))
+    assert not axes.containers[0].has_yerr
 
 
 def test_nothing_finite_is_nothing_to_draw(network, drive, pyplot):

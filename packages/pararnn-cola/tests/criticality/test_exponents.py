@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
-from pararnn_cola import CoverageError, CriticalityWarning, Network, lyapunov_exponent, lyapunov_spectrum
+from pararnn_cola import (
+    CoverageError,
+    CriticalityWarning,
+    LeakyLayer,
+    Network,
+    RNNLayer,
+    SpikingLayer,
+    lyapunov_exponent,
+    lyapunov_spectrum,
+)
 
 METHODS = ["product", "qr"]
 
@@ -100,6 +109,30 @@ def test_all_exponents_add_up_to_the_mean_log_of_the_determinant(network, drive)
     assert sum(spectrum.exponents) == pytest.approx(float(torch.stack(logs).mean()), abs=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", [LeakyLayer, SpikingLayer], ids=lambda kind: kind.__name__)
+def test_numbers_of_a_state_that_follow_from_others_have_an_exponent_of_minus_infinity(drive, kind, dtype):
+    # The state is (h, x), of which h is a function: of 16 directions 8 die at once.
+    layer = kind(3, 8, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    spectrum = lyapunov_spectrum(layer, drive(60), burn_in=10)
+    assert [math.isfinite(exponent) for exponent in spectrum.exponents] == [True] * 8 + [False] * 8
+    assert sum(spectrum.exponents) == -math.inf
+    assert spectrum.standard_errors[8:] == (0.0,) * 8
+
+
+def test_small_exponents_that_are_no_rounding_stay_finite(drive):
+    layer = RNNLayer(3, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    inputs, logs = drive(40, scale=3.0, batch=2), []
+    state, least = layer.zero_state(2), 1.0
+    for u in inputs.unbind(1):
+        state, x = layer(u, state)
+        slope = layer.slope(x, state).detach()
+        least = min(least, float(slope.min()))
+        logs.append(torch.linalg.slogdet(slope.unsqueeze(-1) * layer.weight_hh.detach()).logabsdet)
+    assert least < 1e-5
+    assert sum(lyapunov_spectrum(layer, inputs, burn_in=0).exponents) == pytest.approx(float(torch.stack(logs).mean()), abs=1e-7)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_network_of_dead_units_has_an_exponent_of_minus_infinity(network, drive, method):
     dead = network(state_size=8, activation="relu")
@@ -184,6 +217,9 @@ def test_float32_networks_are_measured_in_float64(network, drive):
     [
         ({"burn_in": 30}, ShapeError, "burn-in of 30"),
         ({"burn_in": -1}, ShapeError, "burn-in of -1"),
+        ({"burn_in": 1.5}, ConfigError, "burn_in=1.5; it is a whole number"),
+        ({"burn_in": "x"}, ConfigError, "burn_in='x'; it is a whole number"),
+        ({"method": "qr", "vectors": 2.5}, ConfigError, "vectors=2.5"),
         ({"method": "svd"}, ConfigError, "svd"),
         ({"layer": 1}, ConfigError, "layer=1"),
         ({"method": "qr", "vectors": 0}, ConfigError, "vectors=0"),
@@ -204,8 +240,12 @@ def test_inputs_that_do_not_fit_are_refused(network, drive):
         lyapunov_exponent(made, drive(30) * math.nan)
     with pytest.raises(DTypeError, match="one_hot"):
         lyapunov_exponent(made, drive(30).long())
+    with pytest.raises(DTypeError, match="got list; torch"):
+        lyapunov_exponent(made, drive(30).tolist())
     with pytest.raises(ConfigError, match="k=5"):
         lyapunov_spectrum(made, drive(30), k=5)
+    with pytest.raises(ConfigError, match=r"k=1\.5"):
+        lyapunov_spectrum(made, drive(30), k=1.5)
 
 
 def test_what_has_no_state_is_refused():

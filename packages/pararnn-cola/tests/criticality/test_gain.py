@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pararnn.errors import ConfigError, ShapeError
+from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
 from pararnn_cola import (
     CellLayer,
     ConvLayer,
@@ -15,6 +15,7 @@ from pararnn_cola import (
     CriticalityWarning,
     Network,
     RNNLayer,
+    gain_curve,
     lyapunov_exponent,
     near_critical,
     operator_norm,
@@ -126,6 +127,60 @@ def test_a_jump_over_the_target_ends_just_below_it():
         assert found.trial.exponent == -1.0
         assert found.trial.gain == pytest.approx(3.7, rel=1e-8)
         assert "jumps" in found.why
+
+
+def test_an_exponent_within_the_tolerance_has_converged_though_no_gain_meets_the_target(network, drive):
+    report = near_critical(network("identity-like"), drive(100), mode="bisect", target=0.0, tolerance=0.06, burn_in=0)
+    assert -0.06 <= report.exponent < 0
+    assert report.converged
+
+
+def test_a_peak_below_the_target_but_within_the_tolerance_is_met():
+    search = Search(lambda gain: -0.05 - (math.log(gain) - 2) ** 2, 0.0, 0.1, math.log(1e-3), math.log(1e3))
+    found = solve(search, "bisect", 1.2)
+    assert search.met(found.trial)
+    assert "within the tolerance" in found.why
+
+
+def test_behind_a_jump_the_search_goes_on_to_the_other_side():
+    # The units saturate all at once above gain 40, where the exponent falls to -inf; below 1 it falls as the logarithm.
+    search = Search(lambda gain: -math.inf if gain > 40 else min(math.log(gain), 0.0) - 0.1, -5.0, 1e-6, math.log(1e-3), math.log(1e3))
+    for mode in ("secant", "bisect"):
+        found = solve(search, mode, 1.2)
+        assert search.met(found.trial)
+        assert found.trial.gain == pytest.approx(math.exp(-4.9), rel=1e-5)
+
+
+def test_a_network_is_not_left_dead_where_others_are_to_be_had(drive):
+    made = RNNLayer(3, 16, generator=torch.Generator().manual_seed(1))
+    report = near_critical(made, torch.randn(4, 120, 3, generator=torch.Generator().manual_seed(2)), mode="bisect", target=-7.0)
+    assert report.converged
+    assert report.gain < 0.1
+
+
+def test_a_jump_to_minus_infinity_and_nothing_else_ends_above_it():
+    search = Search(lambda gain: -math.inf if gain > 3 else -1.0, -2.0, 1e-6, math.log(1e-3), math.log(1e3))
+    found = solve(search, "bisect", 1.2)
+    assert found.trial.exponent == -1.0
+    assert "below it is -inf" in found.why
+
+
+def test_exponents_that_stay_above_the_target_give_the_nearest():
+    search = Search(lambda gain: 1 + math.log(gain) ** 2, 0.0, 1e-6, math.log(1e-3), math.log(1e3))
+    found = solve(search, "bisect", 1.2)
+    assert found.trial.exponent == 1.0
+    assert "stays above" in found.why
+
+
+def test_states_that_leave_the_numbers_at_every_gain_are_an_error_and_the_weights_stay(network, drive):
+    made = network(state_size=4)
+    with torch.no_grad():
+        made.recurrent[0].weight_ih.fill_(math.nan)
+    before = recurrent(made)
+    for mode in ("unit", "two", "secant", "bisect"):
+        with pytest.raises(InputError, match="became infinite or NaN at each of"):
+            near_critical(made, drive(60), mode=mode)
+        assert torch.equal(recurrent(made), before)
 
 
 @pytest.mark.parametrize("mode", ["unit", "two", "secant", "bisect"])
@@ -308,6 +363,9 @@ def test_the_report_is_plain_data_and_readable(network, drive):
         {"gain_range": (2.0, 10.0)},
         {"gain_range": (0.1, 1.1)},
         {"gain_range": (0.1, math.inf)},
+        {"gain_range": "ab"},
+        {"gain_range": (0.1, 1.0, 10.0)},
+        {"gain_range": ("a", "b")},
         {"weight": nn.Parameter(torch.eye(2))},
     ],
     ids=str,
@@ -315,6 +373,34 @@ def test_the_report_is_plain_data_and_readable(network, drive):
 def test_options_that_cannot_work_are_refused(network, drive, options):
     with pytest.raises(ConfigError):
         near_critical(network(state_size=4), drive(60), **options)
+
+
+def test_a_range_that_begins_at_one_is_refused_with_the_reason(network, drive):
+    with pytest.raises(ConfigError, match=r"begins between 0 and 1 .* a search goes both ways"):
+        near_critical(network(state_size=4), drive(60), gain_range=(1, 10))
+
+
+def test_a_weight_of_another_module_is_refused(drive):
+    layer, other = (RNNLayer(3, 4, generator=torch.Generator().manual_seed(seed), dtype=WIDE) for seed in (0, 1))
+    before = other.weight_hh.detach().clone()
+    with pytest.raises(ConfigError, match="no parameter of the RNNLayer"):
+        near_critical(layer, drive(60), weight=other.weight_hh)
+    with pytest.raises(ConfigError, match="no parameter of the RNNLayer"):
+        gain_curve(layer, drive(60), weight=other.weight_hh)
+    assert torch.equal(other.weight_hh, before)
+    with pytest.raises(ConfigError, match="of type str; give the parameter itself"):
+        near_critical(layer, drive(60), weight="weight_hh")
+
+
+def test_inputs_that_are_no_tensor_are_refused(network):
+    with pytest.raises(DTypeError, match="got list"):
+        near_critical(network(state_size=4), [[[0.0] * 3] * 60])
+
+
+def test_a_step_that_ends_beside_the_target_says_what_goes_on(network, drive):
+    report = near_critical(network(), drive(100), mode="unit")
+    assert not report.converged
+    assert 'as one step seldom does; mode="secant" goes on' in str(report)
 
 
 def test_ensembles_are_initialised_one_by_one(network, drive):

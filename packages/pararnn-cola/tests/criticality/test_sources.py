@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pararnn.errors import ConfigError
+from pararnn.errors import ConfigError, ShapeError
 from pararnn.structures import Dense
 from pararnn_cola import CellLayer, ConvLayer, LeakyLayer, Network, Readout, RNNLayer, SpikingLayer, StepSystem, lyapunov_exponent, lyapunov_spectrum
 from pararnn_cola.criticality.foreign import torch_system
@@ -239,3 +239,21 @@ def test_layers_of_several_kinds_stand_one_above_the_other(drive):
     assert lyapunov_exponent(made, drive(30)).trajectories == pytest.approx(
         lyapunov_exponent(stack_system(made.recurrent, "both"), drive(30)).trajectories, abs=1e-14
     )
+
+
+@pytest.mark.parametrize("kind", ["cell", "layer", "step"])
+def test_what_does_not_tell_its_input_size_names_inputs_that_it_cannot_take(drive, kind):
+    cell = Gated().to(WIDE)
+    layer = CellLayer(cell)
+    source = {"cell": cell, "layer": layer, "step": StepSystem(flattened(layer), start_of(layer))}[kind]
+    assert lyapunov_exponent(source, drive(30)).steps == 24
+    with pytest.raises(ShapeError, match=r"cannot take inputs .*4, (30, )?2\)"):
+        lyapunov_exponent(source, drive(30, input_size=2))
+
+
+def test_a_step_that_fails_by_itself_fails_in_its_own_words(drive):
+    def step(state, u):
+        raise ConfigError("no such day")
+
+    with pytest.raises(ConfigError, match="no such day"):
+        lyapunov_exponent(StepSystem(step, lambda batch: torch.zeros(batch, 2)), drive(30))

@@ -274,7 +274,7 @@ def test_a_block_that_cuts_windows_is_refused(make_learner, make_stream, assert_
     assert_same(learner, untouched)
 
 
-@pytest.mark.parametrize("options", [{"block": 0}, {"warmup": 0}])
+@pytest.mark.parametrize("options", [{"block": 0}, {"warmup": 0}, {"block": 2.5}])
 def test_blocks_and_warm_ups_have_at_least_one_step(options, make_learner, make_stream):
     with pytest.raises(ConfigError, match="at least 1"):
         capture(make_learner(), *next(make_stream(1)), **options)

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from pararnn.errors import ConfigError, DTypeError, ShapeError
 from pararnn_cola import COLA, Network, StreamError, sequences, train
@@ -135,7 +135,71 @@ def test_a_loader_without_sequences_says_how_to_give_it(learner):
         train(learner, loader())
 
 
-@pytest.mark.parametrize(("data", "epochs"), [(iter([]), 2), ([], 0)])
+def test_the_runs_of_an_ensemble_may_share_sequences():
+    from pararnn_cola import stack_networks, unstack
+
+    mask = torch.arange(4) < torch.tensor([[4], [3], [1]])
+    item = (*sequence(4), torch.tensor([0.0, 1.0, 0.5, 0.5], dtype=torch.float64), mask)
+    alone = [COLA(Network.rnn(2, 5, 2, seed=seed, dtype=torch.float64), lr=0.05) for seed in range(2)]
+    together = COLA(stack_networks([learner.network for learner in alone]), lr=0.05)
+    assert train(together, sequences([item], epochs=3)).steps == 12
+    for learner, network in zip(alone, unstack(together.network), strict=True):
+        train(learner, sequences([item], epochs=3))
+        torch.testing.assert_close(network.state_dict(), learner.network.state_dict(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_batch_of_a_task_trains_an_ensemble():
+    from pararnn_cola import stack_networks
+    from pararnn_cola.tasks import Lorenz
+
+    batch = Lorenz(20).batch(4, torch.Generator().manual_seed(0))
+    one, two = (COLA(stack_networks([Network.rnn(3, 5, 3, seed=seed) for seed in range(2)])) for _ in range(2))
+    train(one, sequences([batch]))
+    train(two, batch.steps(two.network.lead))
+    assert torch.equal(one.network.readout.weight, two.network.readout.weight)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_a_stream_of_sequences_has_no_length_and_is_learned(workers, make_learner, assert_same):
+    seen = []
+    learner, other = make_learner(), make_learner()
+    report = train(learner, sequences(DataLoader(Episodes(), batch_size=3, num_workers=workers)), progress=seen.append)
+    train(other, sequences(loader(6)))
+    assert_same(learner, other)
+    assert (report.steps, seen[-1].total) == (14, None)
+
+
+class Episodes(IterableDataset):
+    """The samples of `loader(6)` one by one, of which nobody knows how many there are."""
+
+    def __iter__(self):
+        return iter(zip(*sequence(7, batch=6), strict=True))
+
+
+def test_epochs_do_not_touch_the_order_of_a_shuffled_loader(make_learner, assert_same):
+    def shuffled():
+        return loader(6, batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(0))
+
+    learner, other = make_learner(), make_learner()
+    train(learner, sequences(shuffled(), epochs=2))
+    again = shuffled()
+    assert_same(learner, by_hand(by_hand(other, again), again))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (SimpleNamespace(inputs=1, targets=2), r"got one SimpleNamespace; give sequences\(\[batch\]\)"),
+        (torch.zeros(3, 4, 2), "got Tensor"),
+        (7, "got int"),
+    ],
+)
+def test_what_is_no_iterable_of_sequences_is_refused(data, words):
+    with pytest.raises(ConfigError, match=words):
+        sequences(data)
+
+
+@pytest.mark.parametrize(("data", "epochs"), [(iter([]), 2), ([], 0), ([], 1.5), ([], True)])
 def test_epochs_that_cannot_be(data, epochs):
     with pytest.raises(ConfigError, match=f"epochs={epochs}"):
         sequences(data, epochs=epochs)

@@ -78,6 +78,30 @@ def test_seeds_are_whole_numbers(tmp_path):
     assert "whole numbers" in result.output
 
 
+@pytest.mark.parametrize("option", [("--seeds", ","), ("--rules", " , "), ("--minutes", "nan")], ids=" ".join)
+def test_options_that_mean_nothing_are_refused(tmp_path, option):
+    result = CliRunner().invoke(cola_study, ["smoke", *option, "--list", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+
+
+def test_a_rule_that_is_misspelt_is_an_error_and_the_others_are_not_trained(tmp_path):
+    with pytest.raises(ConfigError, match="the rules CLOA"):
+        call("smoke", "--rules", "COLA,CLOA", "--out", tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_trained(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("pararnn_cola.study.command.run_entry", None)
+    with pytest.raises(ConfigError, match=r"--out .* cannot be written"):
+        call(*FEW, "--out", tmp_path / "file" / "results")
+
+
+def test_json_tells_how_many_entries_are_left(tmp_path):
+    assert json.loads(call(*FEW, "--out", tmp_path, "--minutes", 0, "--json").stdout)["entries_left"] == 2
+    assert json.loads(call(*FEW, "--out", tmp_path, "--json").stdout)["entries_left"] == 0
+
+
 def test_a_device_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="no device"):
         call(*FEW, "--out", tmp_path, "--device", "abacus")

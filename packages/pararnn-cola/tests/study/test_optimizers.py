@@ -116,13 +116,19 @@ def test_parameters_of_another_number_of_runs_are_refused():
         {"algorithm": ["sgd", "sgd"], "lr": [0.1]},
         {"algorithm": ["lion"], "lr": [0.1]},
         {"algorithm": ["sgd"], "lr": [-0.1]},
+        {"algorithm": ["sgd"], "lr": [float("inf")]},
         {"algorithm": ["sgd"], "lr": [0.1], "clip": [0.0]},
     ],
-    ids=["lengths", "algorithm", "lr", "clip"],
+    ids=["lengths", "algorithm", "lr", "infinite", "clip"],
 )
 def test_settings_that_cannot_work_are_refused(options):
     with pytest.raises(ConfigError):
         EnsembleOptimizer([nn.Parameter(torch.zeros(1, 3))], **options)
+
+
+def test_groups_of_parameters_are_refused():
+    with pytest.raises(ConfigError, match="parameters, not groups"):
+        EnsembleOptimizer([{"params": parameters()}], algorithm=["sgd"], lr=[0.1])
 
 
 def test_a_closure_is_refused():

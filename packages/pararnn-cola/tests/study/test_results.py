@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -69,6 +70,38 @@ def test_lines_that_are_no_records_are_passed_over(records, tmp_path):
     path.write_text('not json\n{"key": "a"}\n[]\n\n')
     results.append(path, records)
     assert len(results.load(path)) == len(records)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics": None},
+        {"metrics": {"mse_last": [1.0]}},
+        {"train": ["a", "b"]},
+        {"train": [1.0]},
+        {"entry": {"task": "adding"}},
+        {"configuration": []},
+    ],
+    ids=str,
+)
+def test_a_line_that_is_no_whole_record_is_passed_over(records, tmp_path, change):
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps({**json.loads(records[0].to_json()), **change}) + "\n")
+    results.append(path, records)
+    assert len(results.load(path)) == len(records)
+
+
+def test_bytes_that_are_no_text_spoil_a_line_and_a_mark_at_the_start_none(records, tmp_path):
+    path = tmp_path / "results.jsonl"
+    text = "".join(f"{record.to_json()}\n" for record in records).encode()
+    path.write_bytes(b"\xef\xbb\xbf" + text + b"\xff\xfe\n" + b"[" * 100_000 + b"\n")
+    assert len(results.load(path)) == len(records)
+
+
+def test_the_number_of_records_is_that_of_the_entry_whatever_the_file_says(records, tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps({**json.loads(records[0].to_json()), "key": "other", "of": 1}) + "\n")
+    assert results.load(path) == []
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(records, tmp_path):

@@ -10,7 +10,7 @@ from pararnn.errors import ConfigError, UnknownNameError
 from pararnn_cola import BPTT, COLA, TBPTT, TBPTT1, SnAp1
 from pararnn_cola.criticality.gain import near_critical
 from pararnn_cola.study.presets import TEN
-from pararnn_cola.study.runner import LAST, run_entry
+from pararnn_cola.study.runner import LAST, rule_of, run_entry
 from pararnn_cola.study.settings import Entry
 from pararnn_cola.study.starts import Starts
 from pararnn_cola.tasks import make
@@ -149,6 +149,20 @@ def test_an_option_that_is_one_for_all_runs_cannot_be_varied(small):
 def test_an_unknown_rule_is_refused_with_the_names_of_others(small):
     with pytest.raises(UnknownNameError, match="TBPTT1"):
         run_entry(Entry(rule="Hebb", **small))
+
+
+@pytest.mark.parametrize("name", ["Learner", "StepResult", "Network"])
+def test_what_is_no_rule_is_refused_and_not_among_the_names(name):
+    with pytest.raises(UnknownNameError) as told:
+        rule_of(name)
+    assert {"COLA", "BPTT", "SnAp1"} <= {*str(told.value).rpartition("there are ")[2].split(", ")}
+    assert not {"Learner", "StepResult"} & {*str(told.value).rpartition("there are ")[2].split(", ")}
+
+
+@pytest.mark.parametrize(("rule", "options"), [("TBPTT", {}), ("COLA", {"foo": 1})])
+def test_options_that_a_rule_does_not_take_are_refused(small, rule, options):
+    with pytest.raises(ConfigError, match=rule):
+        run_entry(Entry(rule=rule, rule_options=options, **small))
 
 
 def test_ten_steps_are_cut_in_blocks():

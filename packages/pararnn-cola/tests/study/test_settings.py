@@ -59,7 +59,24 @@ def test_every_field_is_part_of_the_key(entry, change):
 
 
 @pytest.mark.parametrize(
-    "change", [{"batch": 0}, {"seeds": ()}, {"seeds": (1, 1)}, {"optimizers": ()}, {"varied": ({"rho": 0.9}, {"margin": 0.1})}], ids=str
+    "change",
+    [
+        {"batch": 0},
+        {"seeds": ()},
+        {"seeds": (1, 1)},
+        {"seeds": (-1,)},
+        {"seeds": (10**23,)},
+        {"seeds": (0.5,)},
+        {"optimizers": ()},
+        {"optimizers": (("sgd", "a"),)},
+        {"optimizers": (("sgd", float("inf")),)},
+        {"optimizers": (("rmsprop", 0.1),)},
+        {"clips": (0.0,)},
+        {"weights": "foo"},
+        {"update": "foo"},
+        {"varied": ({"rho": 0.9}, {"margin": 0.1})},
+    ],
+    ids=str,
 )
 def test_entries_that_cannot_be_trained_are_refused(entry, change):
     with pytest.raises(ConfigError):
@@ -84,6 +101,29 @@ def test_rules_are_compared_under_the_same_conditions():
         }
 
 
+def test_every_rule_of_a_condition_is_tried_with_the_same_bounds_of_the_norm():
+    entries = chosen_entries("tuned")
+    for task in {entry.task_label for entry in entries}:
+        bounds = {}
+        for entry in entries:
+            if entry.task_label == task:
+                bounds.setdefault(entry.rule_label, set()).update(entry.clips)
+        assert len({frozenset(each) for each in bounds.values()}) == 1
+
+
+def test_entries_that_results_have_been_kept_of_keep_their_keys():
+    keys = [entry.key for entry in chosen_entries("tuned")]
+    kept = {0: "d6ff7a1a82b03f80", 8: "80cf347fc92a18dc", 9: "a6771bf547b2efcc", 10: "5dfb53cf45f2f61f", 79: "83dfa1310c3e7d6f"}
+    assert {place: keys[place] for place in kept} == kept
+    assert len(keys) == 95
+
+
+def test_networks_of_other_seeds_are_another_condition(entry):
+    assert "seeds 0, 1)" in entry.task_label
+    assert "seeds 2 to 6)" in dataclasses.replace(entry, seeds=(2, 3, 4, 5, 6)).task_label
+    assert "seed 7)" in dataclasses.replace(entry, seeds=(7,)).task_label
+
+
 def test_a_part_of_a_preset_can_be_chosen():
     found = chosen_entries("tuned", rules=["COLA"], tasks=["adding:0.5", "lorenz"], seeds=[7], changes={"iterations": 3})
     assert {entry.rule for entry in found} == {"COLA"}
@@ -92,8 +132,10 @@ def test_a_part_of_a_preset_can_be_chosen():
 
 
 def test_a_choice_of_nothing_names_what_there_is():
-    with pytest.raises(ConfigError, match=r"COLA.*adding:every"):
-        chosen_entries("smoke", rules=["Nobody"])
+    with pytest.raises(ConfigError, match="no entry for the rules Nobody; it has COLA, TBPTT1"):
+        chosen_entries("smoke", rules=["COLA", "Nobody"])
+    with pytest.raises(ConfigError, match=r"no entry for the tasks addign; it has adding, adding:0\.5, adding:every"):
+        chosen_entries("smoke", tasks=["adding:every", "addign"])
 
 
 def test_a_grid_lists_rates_by_algorithm():

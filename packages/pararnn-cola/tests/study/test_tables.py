@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import random
 import statistics
 
 import pytest
@@ -81,7 +82,85 @@ def test_better_is_less_of_an_error_and_more_of_an_accuracy(metric, first, verdi
 
 
 def test_one_seed_tells_nothing():
-    assert difference("train", [1.0], [2.0]).verdict == "unknown"
+    found = difference("train", [1.0], [2.0])
+    assert found.verdict == "unknown"
+    assert math.isnan(found.error)
+
+
+def test_the_deviation_of_one_seed_is_not_known():
+    text = table.markdown(made("COLA", ({},), lambda values, lr, seed: lr, seeds=(3,)))
+    assert "| COLA | sgd | 0.01 | 0.1 | lr 0.01" in text
+
+
+def test_differences_of_rounding_are_none():
+    first = [0.7 + 0.1 * seed for seed in range(5)]
+    second = [value - 1e-8 for value in first]
+    assert difference("train", first, second).verdict == "equal"
+    assert difference("train", first, first).verdict == "equal"
+    assert difference("train", [0.0] * 3, [0.0] * 3).verdict == "equal"
+    # Small ones that rounding does not explain count, and one seed with a real difference is enough.
+    assert difference("train", [1e-9 * value for value in first], [1e-9 * (value + 0.1) for value in first]).verdict == "better"
+    assert difference("train", first, [*second[:-1], 0.5]).verdict == "no difference"
+
+
+@pytest.mark.parametrize("first", [[math.inf, 1.0], [-math.inf, 1.0], [math.nan, 1.0], [math.inf, math.inf]], ids=str)
+def test_what_diverged_is_not_equal_to_anything(first):
+    assert difference("train", first, [1.0, 1.0]).verdict == "unknown"
+    assert difference("train", first, first).verdict == "unknown"
+
+
+def test_the_interval_is_that_of_a_paired_t_test():
+    stats = pytest.importorskip("scipy.stats")
+    generator = random.Random(0)
+    for seeds in (*range(2, 32), 60):
+        for _ in range(20):
+            first, second = ([generator.gauss(shift, 1) for _ in range(seeds)] for shift in (0.0, 0.6))
+            found = difference("train", first, second)
+            test = stats.ttest_rel(first, second)
+            expected = "no difference" if test.pvalue > 0.05 else "better" if test.statistic < 0 else "worse"
+            assert found.verdict == expected or (seeds > 31 and 0.045 < test.pvalue <= 0.05)
+
+
+def test_a_rule_that_diverged_throughout_is_told_and_compared_with_nothing(records):
+    spoilt = made("TBPTT1", ({"hidden_gain": 1.0},), lambda values, lr, seed: math.inf)
+    theirs = [record for record in records if record.entry.rule == "COLA"]
+    assert left_out("train", theirs, spoilt) is None
+    assert not table.duels(theirs + spoilt)
+    text = table.markdown(theirs + spoilt)
+    assert "Diverged with all of its configurations: TBPTT1 (sgd) on adding" in text
+    assert "nan" not in text
+    assert table.to_dict(theirs + spoilt)["diverged"] == [
+        {"task": spoilt[0].entry.task_label, "algorithm": "sgd", "rule": "TBPTT1", "tried": len(spoilt)}
+    ]
+
+
+def test_a_metric_that_one_rule_lacks_is_not_compared(records):
+    theirs = made("TBPTT1", ({"hidden_gain": 1.0},), lambda values, lr, seed: lr, metric="accuracy")
+    ours = [record for record in records if record.entry.rule == "COLA"]
+    assert {one.metric: one.verdict for one in table.duels(ours + theirs)[0].differences}["mse_last"] == "unknown"
+    assert "not finite" in table.markdown(ours + theirs)
+
+
+def test_seeds_of_another_call_are_a_condition_of_their_own(records):
+    lucky = made("COLA", ({"rho": 0.99, "margin": 0.1},), lambda values, lr, seed: 1e-3, seeds=(7,))
+    before, after = table.to_dict(records), table.to_dict(records + lucky)
+    assert after["duels"] == before["duels"]
+    assert after["best"][: len(before["best"])] == before["best"]
+    assert len(after["best"]) == len(before["best"]) + 1
+
+
+def test_what_the_tables_do_not_show_is_said_in_a_sentence_each(records):
+    (note,) = table.notes(records)
+    assert "unequal numbers" in note
+    assert "chosen by the other seeds" in note
+    changes = ({"task_options": {"placement": "last"}}, {"update": "step"})
+    last, step = ([dataclasses.replace(record, entry=dataclasses.replace(record.entry, **change)) for record in records] for change in changes)
+    assert "COLA is TBPTT-1 with gain 1" in table.notes(last)[1]
+    assert "sum over the steps, each with weight 1" in table.notes(step)[1]
+    text = table.markdown(last + step)
+    assert all(note in text for note in table.notes(last + step))
+    assert table.to_dict(last + step)["notes"] == table.notes(last + step)
+    assert len(table.notes(last + step)) == 3
 
 
 def test_only_seeds_that_both_have_are_paired():
@@ -96,7 +175,7 @@ def test_rules_without_a_common_seed_cannot_be_told_apart():
     ours = made("COLA", ({},), lambda values, lr, seed: seed, seeds=(0, 1))
     theirs = made("TBPTT1", ({},), lambda values, lr, seed: seed, seeds=(2, 3))
     assert paired("train", ours[0], theirs[0]).verdict == "unknown"
-    assert "nan" in table.markdown(ours + theirs)
+    assert not table.duels(ours + theirs)
 
 
 def test_networks_of_another_size_are_not_compared():
@@ -126,6 +205,21 @@ def test_cola_meets_its_rival_at_gain_one_and_at_the_best_gain(records):
             "best COLA, best gain, chosen by the other seeds": 0.1,
         }
     )
+
+
+def test_bounds_of_the_norm_that_both_were_trained_with_are_compared_one_by_one(records):
+    # Without a bound COLA is better by 10 at every setting, and with one they are as before.
+    loose = []
+    for record in records:
+        entry = dataclasses.replace(record.entry, clips=(None,))
+        better = 10.0 if record.entry.rule == "COLA" else 0.0
+        train = tuple(loss - better for loss in record.train)
+        loose.append(dataclasses.replace(record, entry=entry, configuration=dataclasses.replace(record.configuration, clip=None), train=train))
+    means = {duel.choice: duel.differences[0].mean for duel in table.duels(records + loose)}
+    for choice, mean in {"": -9.9, ", clip 1": 0.1, ", no clip": -9.9}.items():
+        assert means[f"best COLA, best gain{choice}"] == pytest.approx(mean)
+        assert means[f"best COLA, best gain{choice}, chosen by the other seeds"] == pytest.approx(mean)
+    assert not any("clip" in duel.choice for duel in table.duels(records))
 
 
 def test_the_markdown_has_a_row_a_rule_with_means_and_deviations(records):

@@ -15,15 +15,16 @@ def test_steps_are_the_slices_over_time(batch):
     steps = list(batch.steps())
     assert len(steps) == batch.length == 3
     assert batch.size == 2
-    for time, (u, y, weight, mask) in enumerate(steps):
+    for time, (u, y, weight, mask, reset) in enumerate(steps):
         assert torch.equal(u, batch.inputs[:, time])
         assert torch.equal(y, batch.targets[:, time])
         assert weight == float(batch.weights[time])
         assert torch.equal(mask, batch.mask[:, time])
+        assert reset == (time == 0)
 
 
 def test_steps_of_an_ensemble_are_repeated_for_each_run_without_a_copy(batch):
-    for time, (u, y, _, _) in enumerate(batch.steps((5,))):
+    for time, (u, y, *_) in enumerate(batch.steps((5,))):
         assert u.shape == (5, 2, 4)
         assert y.shape == (5, 2, 1)
         assert torch.equal(u[3], batch.inputs[:, time])
@@ -68,3 +69,9 @@ def test_a_generator_of_another_device_is_refused_because_data_are_the_same_ever
 
     with pytest.raises(ConfigError, match="drawn on the CPU, so that they are the same on every device"):
         Adding(10).batch(2, Elsewhere())
+
+
+@pytest.mark.parametrize("generator", [None, 3], ids=repr)
+def test_data_are_not_drawn_without_a_generator(generator):
+    with pytest.raises(ConfigError, match=r"the generator is of type .*; give torch\.Generator\(\)"):
+        Adding(10).batch(2, generator)

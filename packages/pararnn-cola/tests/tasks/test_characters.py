@@ -76,7 +76,7 @@ def test_a_stream_for_an_ensemble_repeats_each_pair(task):
     assert torch.equal(y[2], expected_y)
 
 
-@pytest.mark.parametrize("batch", [0, 10_000])
+@pytest.mark.parametrize("batch", [0, 10_000, 1.5])
 def test_a_stream_of_more_rows_than_characters_is_refused_when_it_is_asked_for(task, batch):
     with pytest.raises(ConfigError, match=f"batch={batch}; the training text has"):
         task.stream(batch)
@@ -108,6 +108,26 @@ def test_a_network_that_knows_nothing_needs_the_bits_of_the_vocabulary(task, net
 def test_a_path_is_read_and_a_string_is_the_text(tmp_path, task):
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     assert torch.equal(Characters(tmp_path / "text.txt", length=9).train, task.train)
+
+
+def test_a_path_that_is_given_as_a_text_is_told_from_one(tmp_path):
+    (tmp_path / "my text").write_text(TEXT, encoding="utf-8")
+    for text in (str(tmp_path / "my text"), "/home/me/corpora/my_text_file.txt", r"C:\corpora\text.txt"):
+        with pytest.raises(ConfigError, match=r"names a file; .* pathlib\.Path"):
+            Characters(text, length=5)
+    assert Characters("either/or. and so on" * 30, length=5).vocabulary
+
+
+def test_bytes_are_neither_a_text_nor_a_path():
+    with pytest.raises(ConfigError, match="text is of type bytes"):
+        Characters(TEXT.encode())
+
+
+@pytest.mark.parametrize("place", [-1, 999])
+def test_places_outside_the_vocabulary_cannot_be_decoded(task, place):
+    with pytest.raises(InputError, match="the vocabulary has 0 to"):
+        task.decode(torch.tensor([0, place]))
+    assert task.decode(torch.tensor([], dtype=torch.int64)) == ""
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\xff"], ids=["missing", "latin"])

@@ -1,8 +1,11 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
+from pararnn_cola import TBPTT1
 from pararnn_cola.tasks import Classification, evaluation
 
 
@@ -97,6 +100,28 @@ def test_a_network_of_another_output_size_is_refused(task, network_for):
     task.output_size = 5
     with pytest.raises(ConfigError, match="asks for 5 outputs and the network gives 4; build it with input_size=3, output_size=5"):
         task.evaluate(network)
+
+
+def test_a_network_that_left_the_numbers_is_right_about_nothing(task, network_for):
+    network = network_for(task)
+    with torch.no_grad():
+        network.readout.weight.fill_(math.nan)
+    assert all(math.isnan(float(value)) for value in task.evaluate(network).values())
+
+
+def test_the_learner_in_place_of_its_network_is_refused_with_what_to_give(task, network_for):
+    with pytest.raises(ConfigError, match=r"got a TBPTT1; give learner\.network"):
+        task.evaluate(TBPTT1(network_for(task)))
+
+
+def test_parts_that_are_no_pairs_of_tensors_are_refused(data):
+    (sequences, labels), test = data
+    with pytest.raises(DTypeError, match="test is a pair of list and Tensor"):
+        Classification(data[0], (test[0].tolist(), test[1]), classes=4)
+    with pytest.raises(ConfigError, match="train is of type int; give a pair"):
+        Classification(3, test, classes=4)
+    with pytest.raises(DTypeError, match="they have to be alike"):
+        Classification((sequences.double(), labels), test, classes=4)
 
 
 def test_one_class_is_nothing_to_tell_apart(data):

@@ -33,6 +33,12 @@ def test_a_share_is_rounded_up_to_whole_steps_from_the_decimal_that_was_written(
     assert int((loss_weights(length, thousandths / 1000) > 0).sum()) == expected
 
 
+def test_a_share_may_be_a_number_of_another_kind():
+    numpy = pytest.importorskip("numpy")
+    for share in (numpy.float32(0.1), numpy.float64(0.1), Fraction(1, 10)):
+        assert int((loss_weights(30, share) > 0).sum()) == 3
+
+
 def test_every_step_has_a_loss_or_only_the_last_one():
     torch.testing.assert_close(loss_weights(4, "every"), torch.full((4,), 0.25))
     torch.testing.assert_close(loss_weights(4, "last"), torch.tensor([0.0, 0.0, 0.0, 1.0]))

@@ -74,9 +74,42 @@ def test_pickles_that_numpy_writes_today_are_read_too(pickles, batches):
     numpy = pytest.importorskip("numpy")
     images, labels = batches["test_batch"]
     content = {"data": numpy.array(images.flatten(1).tolist(), dtype=numpy.uint8), "labels": labels.tolist()}
-    for protocol in (2, 4):
+    for protocol in (2, 4, 5):
         (pickles / "test_batch").write_bytes(pickle.dumps(content, protocol=protocol))
         assert torch.equal(RowCIFAR10(pickles).test[0], images.transpose(1, 2).reshape(-1, 32, 96))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda numpy, x: numpy.asfortranarray(x), r"an array \(4, 3072\) of u1, column by column, 12288 bytes"),
+        (lambda numpy, x: x.reshape(4, 3, 32, 32), r"an array \(4, 3, 32, 32\) of u1"),
+        (lambda numpy, x: x.view("float32"), r"an array \(4, 768\) of f4, 12288 bytes"),
+        (lambda numpy, x: x.tolist(), "a list of list; an array was expected"),
+    ],
+    ids=["columns", "planes", "float", "list"],
+)
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_pixels_in_another_order_or_dtype_are_refused_instead_of_scrambled(pickles, batches, change, message, protocol):
+    numpy = pytest.importorskip("numpy")
+    images, labels = batches["test_batch"]
+    data = change(numpy, numpy.array(images.flatten(1).tolist(), dtype=numpy.uint8))
+    (pickles / "test_batch").write_bytes(pickle.dumps({"data": data, "labels": labels.tolist()}, protocol=protocol))
+    with pytest.raises(InputError, match=message):
+        RowCIFAR10(pickles)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [([1.7, 2, 3, 4], "a list of float and int"), ([True] * 4, "a list of bool"), ((1, 2, 3, 4), "a tuple"), ([0, 1, 2, -1], "numbers from -1 to 2")],
+    ids=["fractions", "truths", "tuple", "negative"],
+)
+def test_labels_that_are_no_whole_numbers_are_refused(pickles, batches, labels, message):
+    numpy = pytest.importorskip("numpy")
+    data = numpy.array(batches["test_batch"][0].flatten(1).tolist(), dtype=numpy.uint8)
+    (pickles / "test_batch").write_bytes(pickle.dumps({"data": data, "labels": labels}, protocol=2))
+    with pytest.raises(InputError, match=f"for labels {message}; a list of whole numbers from 0 to 9"):
+        RowCIFAR10(pickles)
 
 
 class Harmful:
@@ -101,8 +134,8 @@ def test_a_pickle_that_asks_for_anything_else_is_refused_and_not_run(pickles, tm
         (b"<html>", "is no batch of CIFAR-10 as a pickle"),
         (pickle.dumps([1]), "is no batch of CIFAR-10 as a pickle"),
         (pickle.dumps({"data": b""}), "KeyError: 'labels'"),
-        (python_2_pickle(torch.zeros(2, 3072), torch.tensor([1])), "has 1 labels and 6144 bytes of pixels; 3072 bytes an image"),
-        (python_2_pickle(torch.zeros(1, 3072), torch.tensor([11])), "labels from 0 to 9"),
+        (python_2_pickle(torch.zeros(2, 3072), torch.tensor([1])), r"has 1 labels and for pixels an array \(2, 3072\) of u1, 6144 bytes"),
+        (python_2_pickle(torch.zeros(1, 3072), torch.tensor([11])), "has for labels numbers from 11 to 11"),
         (python_2_pickle(torch.zeros(0, 3072), torch.tensor([], dtype=torch.int64)), "has 0 labels"),
         (python_2_pickle(torch.zeros(1, 3072), torch.tensor([1]))[:-40], "is no batch of CIFAR-10"),
     ],

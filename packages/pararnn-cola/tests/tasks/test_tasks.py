@@ -73,7 +73,7 @@ def test_the_steps_of_a_batch_are_what_a_learner_takes(task, network_for, genera
     learner = TBPTT1(network, loss=task.loss, lr=0.05)
     before = [parameter.detach().clone() for parameter in network.parameters()]
     for step in task.batch(4, generator).to(dtype=torch.float64).steps():
-        learner.step(*step)
+        learner.step(step.u, step.y, step.weight, step.mask)
     assert all(bool((old != new).any()) for old, new in zip(before, network.parameters(), strict=True))
 
 
@@ -93,6 +93,18 @@ def test_a_batch_on_a_device_is_the_one_of_the_cpu(task, network_for):
 def test_an_unknown_task_is_answered_with_what_there_is():
     with pytest.raises(UnknownNameError, match=r"no task 'lorentz'; did you mean 'lorenz'\? there are adding, characters"):
         tasks.make("lorentz")
+
+
+def test_a_task_is_named_by_a_str():
+    with pytest.raises(ConfigError, match="named by a str, got NoneType; there are adding"):
+        tasks.make(None)
+
+
+@pytest.mark.parametrize("name", ["adding", "lorenz"])
+@pytest.mark.parametrize("seed", ["a", -1, 1.0, True, 2**64], ids=repr)
+def test_a_seed_that_is_none_is_refused_when_the_task_is_built(name, seed):
+    with pytest.raises(ConfigError, match="a seed is a whole number from 0"):
+        tasks.make(name, length=10, seed=seed)
 
 
 def test_an_option_that_a_task_does_not_have_is_refused():

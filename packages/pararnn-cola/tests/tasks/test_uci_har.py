@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pararnn.errors import ConfigError, InputError
-from pararnn_cola.tasks import UCIHAR
+from pararnn_cola.tasks import UCIHAR, RowCIFAR10, RowMNIST
 from pararnn_cola.tasks.har import SIGNALS
 
 
@@ -69,18 +69,25 @@ def test_a_missing_file_is_named_with_the_place_to_get_it(folder):
     [
         ("Inertial Signals/body_acc_x_train.txt", "1 2 3", "has 3 numbers; 128 for each of the 5 labels"),
         ("Inertial Signals/body_acc_x_train.txt", "1 two 3", "is no text of numbers .*two"),
+        ("Inertial Signals/body_acc_x_train.txt", "1_0 2 3", "is no text of numbers .*underscore"),
         ("Inertial Signals/body_acc_x_train.txt", "1 nan inf", "has 2 numbers that are not finite"),
         ("Inertial Signals/body_acc_x_train.txt", "", "is empty"),
         ("y_train.txt", "0 1 2 3 4", "has labels from 0 to 4; whole numbers from 1 to 6"),
         ("y_train.txt", "1 1 2 3 7", "has labels from 1 to 7"),
         ("y_train.txt", "1 1 2.5 3 4", "has labels from 1 to 4; whole numbers from 1 to 6"),
     ],
-    ids=["short", "words", "nan", "empty", "label 0", "label 7", "fraction"],
+    ids=["short", "words", "underscore", "nan", "empty", "label 0", "label 7", "fraction"],
 )
 def test_a_damaged_file_is_named_with_what_is_wrong(folder, name, content, message):
     (folder / "train" / name).write_text(content)
     with pytest.raises(InputError, match=rf"{name.rpartition('/')[2]} {message}.*replace the file"):
         UCIHAR(folder)
+
+
+def test_a_path_that_is_none_is_refused():
+    for kind in (UCIHAR, RowMNIST, RowCIFAR10):
+        with pytest.raises(ConfigError, match="path is of type NoneType; give the folder of"):
+            kind(None)
 
 
 def test_a_task_shows_where_its_files_are(folder):

@@ -25,7 +25,7 @@ PUBLIC = {
     "layer_checks": "kit",
     "learner_checks": "kit",
 }
-CHECK_MODULES = ("learning", "streams", "ownership", "layer_steps", "layer_formulas")
+CHECK_MODULES = ("learning", "streams", "batches", "ownership", "layer_steps", "layer_formulas", "layer_maps")
 
 __all__ = list(PUBLIC)
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from pararnn.conformance import ConformanceReport
 from pararnn.conformance.report import CheckResult, run_checks
-from pararnn_cola.conformance import layer_formulas, layer_steps, learning, ownership, streams
+from pararnn_cola.conformance import batches, layer_formulas, layer_maps, layer_steps, learning, ownership, streams
 from pararnn_cola.conformance.samples import Maker, small_network
 from pararnn_cola.layers.base import Layer
 from pararnn_cola.learners.base import Learner
 from pararnn_cola.network import Network
 
-LearnerCheck: TypeAlias = Callable[[Maker], None]
+LearnerCheck: TypeAlias = Callable[[Maker], str | None]
 LayerCheck: TypeAlias = Callable[[Layer, Tensor], str | None]
 
 LEARNER_CHECKS: tuple[LearnerCheck, ...] = (
@@ -28,6 +28,11 @@ LEARNER_CHECKS: tuple[LearnerCheck, ...] = (
     learning.check_every_parameter_learns,
     learning.check_gradients_add_up,
     learning.check_target_free_steps,
+    batches.check_batch_is_a_mean,
+    batches.check_single_sample,
+    batches.check_number_as_weight,
+    batches.check_cross_entropy,
+    batches.check_clip,
     streams.check_chunks,
     streams.check_resume,
     streams.check_copies,
@@ -52,13 +57,15 @@ LAYER_CHECKS: tuple[LayerCheck, ...] = (
     layer_formulas.check_signal_to_input,
     layer_formulas.check_signal_to_previous,
     layer_formulas.check_add_gradients,
+    layer_maps.check_eligible,
+    layer_maps.check_own_path,
     layer_formulas.check_pool_and_spread,
-    layer_formulas.check_operator_norm,
+    layer_maps.check_operator_norm,
 )
 
 
 def learner_checks() -> dict[str, LearnerCheck]:
-    """Every check of a rule by name: `check(maker)` raises `ConformanceError`, or returns None."""
+    """Every check of a rule by name: `check(maker)` raises `ConformanceError`, or returns why there is nothing to check, or None."""
     return {check.__name__.removeprefix("check_"): check for check in LEARNER_CHECKS}
 
 
@@ -78,12 +85,19 @@ def check_learner(
     seed: int = 0,
     on_result: Callable[[CheckResult], None] | None = None,
 ) -> ConformanceReport:
-    """Run every check of a rule; its arguments are those of `Maker`, usually the class alone.
+    """Run every check of a rule, usually given by its class alone.
+
+    Args:
+        make_learner: `(network, update=..., lr=...) -> Learner`, the class or a function.
+        make_network: `() -> Network`, one that the rule covers, in float64; two inputs a sample unless there is `make_input`.
+        make_input: `(time, batch) -> inputs (time, batch, *input)`, random, in float64.
 
     Raises:
+        ConfigError: networks or inputs are not of this form.
         ConformanceError: a check failed; the message names each that did, with the fault and what to do, and `data["report"]` is the report.
     """
     make = Maker(make_learner, make_network, make_input)
+    make.check()
     checks = {name: functools.partial(check, make) for name, check in learner_checks().items()}
     name = getattr(make_learner, "__name__", type(make_learner).__name__)
     return run_checks(f"learner {name}", checks, seed=seed, on_result=on_result).raise_for_failures()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import pickle
 
 import torch
 from torch import Tensor
 
 from pararnn.errors import ConformanceError
 from pararnn_cola.conformance.samples import Maker, expect_same, snapshot, walk
+from pararnn_cola.learners.base import Learner
 
 TIME = 10
+SLACK = 64
+"""Bytes by which a pickle may differ where nothing is kept: numbers grow longer."""
 
 
 def check_no_graph(make: Maker) -> None:
@@ -31,17 +35,30 @@ def check_no_graph(make: Maker) -> None:
 def check_flat_memory(make: Maker) -> None:
     """After more steps as many tensors are alive as after few, once the weights have moved."""
     learner, stream = make(frozen=False), make.stream(20)
-    counts = []
+    counts, sizes = [], []
     for _ in range(2):
         for _ in range(2):
             walk(learner, stream)
             learner.apply()
         gc.collect()
         counts.append(sum(issubclass(type(one), Tensor) for one in gc.get_objects()))
+        sizes.append(_size(learner))
     if counts[1] > counts[0]:
         raise ConformanceError(
             f"{counts[0]} tensors were alive after 40 steps and {counts[1]} after 80; keep values of a bounded number of steps, and no results"
         )
+    if sizes[1] > sizes[0] + SLACK:
+        raise ConformanceError(
+            f"pickled, the learner had {sizes[0]} bytes after 40 steps and {sizes[1]} after 80; keep values of a bounded number of steps"
+        )
+
+
+def _size(learner: Learner) -> int:
+    """Bytes of all that a learner holds; 0 where its class, or something in it, cannot be pickled."""
+    try:
+        return len(pickle.dumps(learner))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return 0
 
 
 def check_arguments_stay(make: Maker) -> None:
@@ -99,4 +116,4 @@ def check_failed_steps_change_nothing(make: Maker) -> None:
                 snapshot(learner), before, f"{what} raised but changed {{where}}; call self.loss.check and self._finite before anything is set"
             )
         else:
-            raise ConformanceError(f"{what} raised nothing; call self.loss.check(output, target) and self._finite(loss) in _learn")
+            raise ConformanceError(f"{what} raised nothing; call self.loss.check(output, target) and self._finite(loss, u) in _learn")

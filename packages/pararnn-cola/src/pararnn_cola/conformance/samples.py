@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.errors import ConfigError, ConformanceError
+from pararnn.errors import ConfigError, ConformanceError, sentence
 from pararnn_cola.learners.base import Learner
 from pararnn_cola.network import Network
 
@@ -35,6 +35,34 @@ class Maker:
     make_network: Callable[[], Network] = small_network
     make_input: Callable[[int, int], Tensor] | None = None
     """`(time, batch) -> inputs (time, batch, *input)`, random, in float64"""
+
+    def check(self) -> None:
+        """Raise `ConfigError` if networks or inputs are none that checks can run on, which each of them would find on its own."""
+        network = self._prototype
+        if not isinstance(network, Network) or any(p.dtype != torch.float64 for p in network.parameters()):
+            found = str(network.readout.bias.dtype) if isinstance(network, Network) else f"a {type(network).__name__}"
+            raise ConfigError(
+                f"make_network() gives {found}; checks compare with autograd to the last digits, so give a Network in float64: .double()"
+            )
+        try:
+            self()
+        except Exception as error:
+            asked = "make_learner(network, update=..., lr=...) gives a learner of that network"
+            raise ConfigError(f"{asked}; it raised {sentence(error)}") from error
+        if self.make_input is None:
+            return
+        asked = "make_input(time, batch) gives random inputs (time, batch, *input) in float64"
+        try:
+            inputs = self.make_input(4, BATCH)
+        except Exception as error:
+            raise ConfigError(f"{asked}; make_input(4, {BATCH}) raised {sentence(error)}") from error
+        if not isinstance(inputs, Tensor) or inputs.dtype != torch.float64 or inputs.shape[:2] != (4, BATCH):
+            found = f"{tuple(inputs.shape)} in {inputs.dtype}" if isinstance(inputs, Tensor) else f"a {type(inputs).__name__}"
+            raise ConfigError(f"{asked}; make_input(4, {BATCH}) gave {found}")
+        try:
+            network.advance(inputs[0], network.zero_state(BATCH))
+        except Exception as error:
+            raise ConfigError(f"{asked}; the network cannot take a step of what it gave, {tuple(inputs.shape[1:])}: {sentence(error)}") from error
 
     @functools.cached_property
     def _prototype(self) -> Network:

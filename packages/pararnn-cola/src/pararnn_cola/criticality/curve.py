@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pararnn.errors import ConfigError
 from pararnn_cola.criticality.exponents import VECTORS, BurnIn, Method, checked_method, largest, prepare
 from pararnn_cola.criticality.gain import scaled_by
-from pararnn_cola.criticality.norms import operator_norm, recurrent_weight
+from pararnn_cola.criticality.norms import chosen_weight, operator_norm
 from pararnn_cola.criticality.reports import mean_and_error
 from pararnn_cola.network import Network
 
@@ -63,12 +63,18 @@ def gain_curve(
 
     The weights are what they were afterwards. Arguments are those of `near_critical`.
     """
+    try:
+        gains = tuple(map(float, gains))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"gains={gains!r} are not numbers ({error}); give a sequence of them, all above 0 and finite", gains=gains) from error
     if not gains or not all(0 < gain < math.inf for gain in gains):
-        raise ConfigError(f"gains={tuple(gains)}; give at least one, all above 0 and finite", gains=tuple(gains))
+        raise ConfigError(f"gains={gains}; give at least one, all above 0 and finite", gains=gains)
+    if weight is not None and isinstance(source, Network):
+        raise ConfigError("weight= names a parameter of a single module; a network's layers know theirs: choose one by layer=")
     chosen = layer if isinstance(source, Network) else None
     system, drive = prepare(source, inputs, burn_in=burn_in, layer=chosen, seed=seed)
     part = source.recurrent[layer] if isinstance(source, Network) else source
-    parameter = recurrent_weight(part) if weight is None else weight
+    parameter = chosen_weight(part, weight)
     used = checked_method(method, system)
     before = parameter.detach().clone()
     try:
@@ -82,7 +88,7 @@ def gain_curve(
             parameter.copy_(before)
     errors = tuple(float(error) for _, error in measured if error is not None)
     return GainCurve(
-        gains=tuple(map(float, gains)),
+        gains=gains,
         exponents=tuple(float(mean) for mean, _ in measured),
         standard_errors=errors or None,
         steps=drive.steps,

@@ -68,8 +68,7 @@ def lyapunov_exponent(
     system, drive = prepare(source, inputs, burn_in=burn_in, layer=layer, seed=seed)
     chosen = checked_method(method, system)
     values = largest(system, drive, chosen, vectors, seed)
-    if bool(values.isnan().any()):
-        _left_the_numbers(system, values)
+    refuse_lost(system, values)
     mean, error = mean_and_error(values)
     return ExponentReport(
         exponent=float(mean),
@@ -96,11 +95,10 @@ def lyapunov_spectrum(
     """The `k` largest Lyapunov exponents, all if `k` is left out; what is measured, and under which inputs, is as in `lyapunov_exponent`."""
     system, drive = prepare(source, inputs, burn_in=burn_in, layer=layer, seed=seed)
     count = system.state_size if k is None else k
-    if not 1 <= count <= system.state_size:
+    if not isinstance(count, int) or not 1 <= count <= system.state_size:
         raise ConfigError(f"k={k}, but a state of {system.state_size} numbers has 1 to {system.state_size} exponents", k=k)
     values = growth.column_exponents(system, drive.inputs, drive.burn_in, count, seed)
-    if bool(values.isnan().any()):
-        _left_the_numbers(system, values[:, 0])
+    refuse_lost(system, values)
     values = values.sort(-1, descending=True).values
     mean, error = mean_and_error(values)
     return SpectrumReport(
@@ -126,6 +124,8 @@ def prepare(source: Any, inputs: Tensor | None, *, burn_in: BurnIn, layer: int |
 
 def driven(system: System, inputs: Tensor | None, burn_in: BurnIn, seed: int) -> Drive:
     """The inputs in the dtype of `system`, made up with a `CriticalityWarning` where there are none, and the burn-in in steps."""
+    if burn_in != "auto" and (isinstance(burn_in, bool) or not isinstance(burn_in, int)):
+        raise ConfigError(f'burn_in={burn_in!r}; it is a whole number of steps, or "auto"', burn_in=burn_in)
     origin = GIVEN
     if inputs is None:
         if system.input_shape is None:
@@ -167,13 +167,16 @@ def largest(system: System, drive: Drive, method: Literal["product", "qr"], vect
     """The largest exponent of each trajectory, `(batch,)`, NaN where it left the numbers."""
     if method == "product":
         return growth.product_exponents(system, drive.inputs, drive.burn_in)
-    if vectors < 1:
-        raise ConfigError(f"vectors={vectors}; at least one is followed", vectors=vectors)
+    if not isinstance(vectors, int) or vectors < 1:
+        raise ConfigError(f"vectors={vectors!r}; a whole number of them is followed, at least one", vectors=vectors)
     return growth.column_exponents(system, drive.inputs, drive.burn_in, min(vectors, system.state_size), seed).amax(-1)
 
 
-def _left_the_numbers(system: System, values: Tensor) -> None:
-    raise InputError(
-        f"the states of {int(values.isnan().sum())} of {len(values)} trajectories of {system.name} became infinite or NaN, so there is no exponent; "
-        "the recurrent weights are too large for this activation, or the dtype too narrow"
-    )
+def refuse_lost(system: System, values: Tensor) -> None:
+    """Raise if a trajectory left the numbers; `values` are the exponents, `(batch,)` or `(batch, count)`."""
+    lost = int(values.isnan().view(len(values), -1).any(-1).sum())
+    if lost:
+        raise InputError(
+            f"the states of {lost} of {len(values)} trajectories of {system.name} became infinite or NaN, so there is no exponent; "
+            "the recurrent weights are too large for this activation, a weight is not finite, or the dtype is too narrow"
+        )

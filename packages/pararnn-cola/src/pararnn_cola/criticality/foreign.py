@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pararnn.cell import Cell, Drive
-from pararnn.errors import ConfigError
+from pararnn.errors import ConfigError, ParaRNNError, ShapeError
 from pararnn.solver import drive as drives
 from pararnn.solver.problem import analytic_form
 from pararnn.structures import Dense, Structure
@@ -37,7 +37,12 @@ class CellSystem(System):
         cell, state = self.cell, self.cell.initial_state(inputs.shape[0])
         span = steps_at_once(inputs.shape[0], cell.state_size)
         for part in inputs.split(span, 1):
-            drive, states = cell.drive(part), [state]
+            try:
+                drive, states = cell.drive(part), [state]
+            except ParaRNNError:
+                raise
+            except RuntimeError as error:
+                raise ShapeError(f"{self.name} cannot take inputs of shape {tuple(inputs.shape)}: {error}", shape=tuple(inputs.shape)) from error
             for at_step in drives.unbind(drive, 1):
                 states.append(cell.step(states[-1], at_step))
             state = states[-1]

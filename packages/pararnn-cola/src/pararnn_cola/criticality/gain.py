@@ -15,11 +15,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pararnn.errors import ConfigError
+from pararnn.errors import ConfigError, InputError
 from pararnn_cola.criticality.exponents import VECTORS, BurnIn, Drive, Method, checked_method, driven, largest
 from pararnn_cola.criticality.gain_report import GainReport, LayerGain
 from pararnn_cola.criticality.lookup import seen_by, system_of
-from pararnn_cola.criticality.norms import operator_norm, recurrent_weight
+from pararnn_cola.criticality.norms import chosen_weight, operator_norm
 from pararnn_cola.criticality.search import Found, Mode, Search, solve
 from pararnn_cola.criticality.systems import System
 from pararnn_cola.errors import CriticalityWarning
@@ -60,13 +60,14 @@ def near_critical(
         method, burn_in, vectors, seed: as in `lyapunov_exponent`.
 
     Raises:
-        ConfigError: the recurrent weights are zero or not finite, or an option cannot work. After any error the weights are what they were.
+        ConfigError: the recurrent weights are zero or not finite, or an option cannot work.
+        InputError: states become infinite or NaN at every gain. After any error the weights are what they were.
     """
     _check_options(mode, probe, target, tolerance, gain_range)
     if weight is not None and isinstance(source, Network):
         raise ConfigError("weight= names a parameter of a single module; a network's layers know theirs")
     parts: list[tuple[Any, nn.Parameter]] = [
-        (part, recurrent_weight(part) if weight is None else weight) for part in (source.recurrent if isinstance(source, Network) else (source,))
+        (part, chosen_weight(part, weight)) for part in (source.recurrent if isinstance(source, Network) else (source,))
     ]
     before = [parameter.detach().clone() for _, parameter in parts]
     done: list[LayerGain] = []
@@ -78,6 +79,12 @@ def near_critical(
             measure = exponent_with(system, seen, checked_method(method, system), vectors, seed)
             scale = scaled_by(parameter, operator_norm(part if weight is None else parameter))
             found, search = _search(mode, probe, target, tolerance, gain_range, scale, measure)
+            if all(trial.exponent == math.inf for trial in search.trials):
+                raise InputError(
+                    f"states of {system.name} became infinite or NaN at each of {len(search.trials)} gains from {gain_range[0]:g} to "
+                    f"{gain_range[1]:g}; a weight or bias is not finite, or the dtype is too narrow",
+                    gains=[trial.gain for trial in search.trials],
+                )
             scale(found.trial.gain)
             done.append(_layer_gain(found, search, system, checked_method(method, system)))
     except BaseException:
@@ -138,7 +145,7 @@ def _search(
 
 
 def _layer_gain(found: Found, search: Search, system: System, method: str) -> LayerGain:
-    met = search.met(found.trial) and not found.rootless
+    met = search.met(found.trial)
     return LayerGain(
         gain=found.trial.gain,
         exponent=found.trial.exponent,
@@ -163,8 +170,12 @@ def _check_options(mode: str, probe: float, target: float | None, tolerance: flo
         raise ConfigError(f"target={target}; an exponent to aim at is a finite number", target=target)
     if tolerance != "auto" and not (isinstance(tolerance, float | int) and tolerance > 0):
         raise ConfigError(f'tolerance={tolerance!r}; it is above zero, or "auto"', tolerance=tolerance)
+    if not (isinstance(gain_range, tuple | list) and len(gain_range) == 2 and all(isinstance(end, int | float) for end in gain_range)):
+        raise ConfigError(f"gain_range={gain_range!r}; give two numbers, the smallest and the largest gain", gain_range=gain_range)
     low, high = gain_range
     if not 0 < low < 1 < high < math.inf or probe > high:
         raise ConfigError(
-            f"gain_range={gain_range}; it goes from above 0 to below infinity and holds 1 and the probe {probe:g}", gain_range=gain_range
+            f"gain_range={gain_range}; it begins between 0 and 1 and ends above 1, at the probe {probe:g} or beyond: the first gain that is tried "
+            "is 1, and a search goes both ways from there",
+            gain_range=gain_range,
         )

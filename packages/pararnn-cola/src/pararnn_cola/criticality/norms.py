@@ -38,6 +38,25 @@ def operator_norm(source: Any) -> float:
     return float(weight.double().abs().max() if weight.dim() == 1 else torch.linalg.matrix_norm(weight.double(), 2))
 
 
+def chosen_weight(source: Any, weight: Any) -> nn.Parameter:
+    """`weight`, which a caller named, or what `recurrent_weight` finds if that is None.
+
+    Raises:
+        ConfigError: `weight` is no parameter, or one of another module.
+    """
+    if weight is None:
+        return recurrent_weight(source)
+    if not isinstance(weight, nn.Parameter):
+        raise ConfigError(f"weight is of type {type(weight).__name__}; give the parameter itself: weight=module.name")
+    if isinstance(source, nn.Module) and not any(weight is own for own in source.parameters()):
+        raise ConfigError(
+            f"the weight of shape {tuple(weight.shape)} is no parameter of the {type(source).__name__}, whose exponent it would not change; "
+            "give one of its own: weight=module.name",
+            shape=tuple(weight.shape),
+        )
+    return weight
+
+
 def recurrent_weight(module: Any) -> nn.Parameter:
     """The parameter through which the state of `module` reaches the next.
 

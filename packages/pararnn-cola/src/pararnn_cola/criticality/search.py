@@ -6,7 +6,7 @@ Near a gain of 1 (recurrent weights over their norm) the exponent is about `a + 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -117,26 +117,46 @@ def _bracketed(search: Search, mode: Mode, probe: float, why: str, start: float 
     misses = [search.miss(place) for place in places]
     if search.met(search.closest):
         return Found(search.closest, mode, False, why + "one of the first gains is within the tolerance")
-    bracket = _sign_change(places, misses) or _scan(search, places[0], places[-1], misses[0] < 0) or _around_peak(search)
-    if bracket is None:
-        spot = search.largest
-        ends = f"between gains {math.exp(search.low):g} and {math.exp(search.high):g}"
-        side = "below" if spot.exponent < search.target else "above"
-        return Found(
-            spot, mode, True, why + f"the exponent stays {side} the target {search.target:g} {ends}; the gain is that of the largest exponent"
+    jumps = []
+    for bracket in _brackets(search, places, misses):
+        trial = _close_in(search, mode, bracket)
+        if search.met(trial):
+            return Found(trial, mode, False, why + f"within the tolerance after {len(search.trials)} gains")
+        jumps.append(trial)
+    if search.met(search.closest):
+        return Found(search.closest, mode, False, why + f"within the tolerance after {len(search.trials)} gains, with no gain that meets the target")
+    if jumps:
+        # A jump down to -inf is where all units saturate or die: a network that is merely off the target learns, that one does not.
+        finite = [trial for trial in (*jumps, search.closest) if math.isfinite(trial.exponent)]
+        spot = finite[0] if finite else jumps[0]
+        rest = (
+            "the gain is the one just below" if spot in jumps else f"below it is -inf, so the gain is that of the exponent nearest, {spot.gain:.6g}"
         )
-    return _close_in(search, mode, bracket, why)
+        return Found(spot, mode, False, why + f"the exponent jumps over the target near gain {jumps[0].gain:.6g}; {rest}")
+    below = search.largest.exponent < search.target
+    spot, which = (search.largest, "largest exponent") if below else (search.closest, "exponent nearest to it")
+    ends = f"between gains {math.exp(search.low):g} and {math.exp(search.high):g}"
+    side = "below" if below else "above"
+    return Found(spot, mode, True, why + f"the exponent stays {side} the target {search.target:g} {ends}; the gain is that of the {which}")
 
 
-def _sign_change(places: list[float], misses: list[float]) -> tuple[float, float] | None:
+def _brackets(search: Search, places: list[float], misses: list[float]) -> Iterator[tuple[float, float]]:
+    """Places on both sides of the target, nearest to the first gains first; none after a trial that is within the tolerance."""
     for (left, before), (right, after) in pairwise(zip(places, misses, strict=True)):
         if (before < 0) != (after < 0):
-            return left, right
-    return None
+            yield left, right
+    yield from _scan(search, places[0], places[-1], misses[0] < 0)
+    if not search.met(search.closest):
+        peak = _around_peak(search)
+        if peak is not None:
+            yield peak
 
 
-def _scan(search: Search, left: float, right: float, below: bool) -> tuple[float, float] | None:
-    """Two neighbouring places with a change of sign, outwards from both ends in turn, first to where a rising exponent would meet the target."""
+def _scan(search: Search, left: float, right: float, below: bool) -> Iterator[tuple[float, float]]:
+    """Neighbouring places with a change of sign, outwards from both ends in turn, first to where a rising exponent would meet the target.
+
+    Ends at a trial that is within the tolerance.
+    """
     step = 0.2
     directions = (1, -1) if below else (-1, 1)
     ends = {1: right, -1: left}
@@ -146,12 +166,13 @@ def _scan(search: Search, left: float, right: float, below: bool) -> tuple[float
             there = min(max(here + direction * step, search.low), search.high)
             if there == here:
                 continue
+            if search.met(search.at(there)):
+                return
             if (search.miss(here) < 0) != (search.miss(there) < 0):
-                return min(here, there), max(here, there)
+                yield min(here, there), max(here, there)
             ends[direction] = there
         left, right = ends[-1], ends[1]
         step = min(step * GROWTH, MOST_STEP)
-    return None
 
 
 def _around_peak(search: Search) -> tuple[float, float] | None:
@@ -174,8 +195,11 @@ def _around_peak(search: Search) -> tuple[float, float] | None:
     return None
 
 
-def _close_in(search: Search, mode: Mode, bracket: tuple[float, float], why: str) -> Found:
-    """Narrow `bracket`, whose ends lie on both sides of the target: by halves, or by the secant while that halves it faster."""
+def _close_in(search: Search, mode: Mode, bracket: tuple[float, float]) -> Trial:
+    """Narrow `bracket`, whose ends lie on both sides of the target: by halves, or by the secant while that halves it faster.
+
+    The trial is within the tolerance or, where the exponent jumps over the target, the one just below it.
+    """
     left, right = bracket
     at_left, at_right = search.miss(left), search.miss(right)
     for turn in range(MOST_TRIALS):
@@ -188,10 +212,9 @@ def _close_in(search: Search, mode: Mode, bracket: tuple[float, float], why: str
             place = min(max(place, left + 1e-3 * (right - left)), right - 1e-3 * (right - left))
         miss = search.miss(place)
         if abs(miss) <= search.tolerance:
-            return Found(search.at(place), mode, False, why + f"within the tolerance after {len(search.trials)} gains")
+            return search.at(place)
         if (miss < 0) == (at_left < 0):
             left, at_left = place, miss
         else:
             right, at_right = place, miss
-    stable = search.at(left if at_left < 0 else right)
-    return Found(stable, mode, False, why + f"the exponent jumps over the target near gain {stable.gain:.6g}; the gain is the one just below")
+    return search.at(left if at_left < 0 else right)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pararnn.errors import ShapeError
+from pararnn.errors import DTypeError, ParaRNNError, ShapeError
 from pararnn.structures import Dense
 from pararnn.structures.base import FORWARD_MODE, push_forward
 from pararnn_cola.layers.base import Layer
@@ -43,6 +43,11 @@ class System(ABC):
     device: torch.device
     dtype: torch.dtype
 
+    @property
+    def rounding(self) -> float:
+        """How far entries of a Jacobian are off by rounding, as a share of their column."""
+        return torch.finfo(self.dtype).eps
+
     @abstractmethod
     def walk(self, inputs: Tensor) -> Iterator[Push]:
         """One push a step along the trajectories from the zero state that `inputs` `(batch, time, *input)` drive."""
@@ -69,6 +74,8 @@ class StepSystem(System):
     def walk(self, inputs: Tensor) -> Iterator[Push]:
         batch = inputs.shape[0]
         state, span = self.initial(batch), steps_at_once(batch, self.state_size)
+        if self.input_shape is None:
+            self._try(state, inputs)
         for part in inputs.split(span, 1):
             before, after = [], []
             for u in part.unbind(1):
@@ -82,6 +89,16 @@ class StepSystem(System):
             matrices = jacobians(_driven_by(self.step, part.transpose(0, 1).flatten(0, 1)), torch.cat(before)).double()
             matrices = matrices + blame(torch.cat(after)).view(-1, 1, 1)
             yield from map(batched_product, matrices.unflatten(0, (-1, batch)).unbind(0))
+
+    def _try(self, state: Tensor, inputs: Tensor) -> None:
+        """One step, whose errors name the inputs, as nothing else can tell whether they fit."""
+        try:
+            with torch.no_grad():
+                self.step(state, inputs[:, 0])
+        except ParaRNNError:
+            raise
+        except RuntimeError as error:
+            raise ShapeError(f"{self.name} cannot take inputs of shape {tuple(inputs.shape)}: {error}", shape=tuple(inputs.shape)) from error
 
     def _along(self, state: Tensor, u: Tensor, following: Tensor) -> Push:
         """The derivative of one step along as many directions as there are columns: a Jacobian would be too large."""
@@ -106,6 +123,11 @@ class RNNSystem(System):
         self.layer, self.name = layer, type(layer).__name__
         self.state_size, self.input_shape = layer.state_size, (layer.input_size,)
         self.device, self.dtype = layer.weight_hh.device, layer.weight_hh.dtype
+
+    @property
+    def rounding(self) -> float:
+        # Slopes and weights are multiplied in float64, so that each row of the Jacobian is exact up to a factor.
+        return torch.finfo(torch.float64).eps
 
     @torch.no_grad()
     def walk(self, inputs: Tensor) -> Iterator[Push]:
@@ -170,6 +192,8 @@ def blame(states: Tensor) -> Tensor:
 
 def check_inputs(system: System, inputs: Tensor) -> None:
     """Raise if `inputs` cannot drive `system`."""
+    if not isinstance(inputs, Tensor):
+        raise DTypeError(f"inputs are a tensor (batch, time, *input), got {type(inputs).__name__}; torch.as_tensor makes one of an array")
     if inputs.dim() < 3 or inputs.shape[0] == 0:
         raise ShapeError(f"inputs (batch, time, *input) with at least one trajectory were expected, got {tuple(inputs.shape)}")
     if system.input_shape is not None and tuple(inputs.shape[2:]) != system.input_shape:

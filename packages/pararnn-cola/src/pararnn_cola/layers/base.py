@@ -54,6 +54,11 @@ class Layer(nn.Module, ABC):
     recurrent_name: str = "weight_hh"
     """The parameter that near-critical initialisation rescales."""
 
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The shape of one sample's input, which networks compare with what is below; None where the layer does not tell."""
+        return None
+
     @abstractmethod
     def zero_state(self, *batch: int) -> State:
         """The state before the first step, for samples of shape `batch` (`(batch,)`, or `(*lead, batch)` in an ensemble)."""

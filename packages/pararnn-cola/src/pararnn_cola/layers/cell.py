@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pararnn.cell import Cell, check_cell
-from pararnn.errors import ShapeError
+from pararnn.errors import ParaRNNError, ShapeError, sentence
 from pararnn.solver import drive as drives
 from pararnn_cola.errors import CoverageError
 from pararnn_cola.layers.base import Layer, State
@@ -47,7 +47,15 @@ class CellLayer(Layer):
 
     def forward(self, u: Tensor, state: State) -> tuple[State, Tensor]:
         """The next state, and in place of a pre-activation, which a cell need not have, the cell's own state."""
-        (drive,) = drives.unbind(self._cell.drive(u.unsqueeze(1)), dim=1)
+        try:
+            (drive,) = drives.unbind(self._cell.drive(u.unsqueeze(1)), dim=1)
+        except RuntimeError as error:
+            if isinstance(error, ParaRNNError):
+                raise
+            raise ShapeError(
+                f"{type(self.cell).__name__} cannot take inputs {tuple(u.shape)} ({sentence(error)}); give the features that it was made for",
+                shape=tuple(u.shape),
+            ) from error
         following = self._cell.step(state[-1], drive)
         return ((following,) if len(state) == 1 else (self._shown(following, u.dtype), following)), following
 

@@ -67,6 +67,10 @@ class ConvLayer(Layer):
         self.weight_ih = nn.Parameter(feeding.to(device, dtype))
         self.bias = nn.Parameter(torch.zeros(channels, dtype=dtype, device=device))
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.in_channels, *self.size)
+
     def zero_state(self, *batch: int) -> State:
         if len(batch) != 1 or self.bias.dim() != 1:
             raise ShapeError(

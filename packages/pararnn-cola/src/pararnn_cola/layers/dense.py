@@ -43,6 +43,13 @@ class DenseLayer(Layer):
         self.weight_ih = nn.Parameter(feeding.to(device, dtype))
         self.bias = nn.Parameter(torch.zeros(gates * state_size, dtype=dtype, device=device))
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.input_size,)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.state_size}"
+
     def zero_state(self, *batch: int) -> State:
         return (self.weight_hh.new_zeros(*batch, self.state_size),)
 

@@ -54,6 +54,9 @@ class RNNLayer(DenseLayer):
                 mine.bias.copy_(getattr(source, f"bias_ih{suffix}") + getattr(source, f"bias_hh{suffix}"))
         return mine
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation.name}"
+
     def forward(self, u: Tensor, state: State) -> tuple[State, Tensor]:
         (previous,) = state
         x = self.current(u, previous)

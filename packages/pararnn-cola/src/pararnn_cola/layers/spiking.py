@@ -57,5 +57,8 @@ class SpikingLayer(LeakyLayer):
         v = self.current(u, spikes) + self.leak * membrane - self.threshold * spikes.detach()
         return (self.activation.function(v - self.threshold), v), v
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, threshold={self.threshold}"
+
     def slope(self, preactivation: Tensor, state: State) -> Tensor:
         return self.activation.slope(preactivation - self.threshold, state[0])

@@ -57,13 +57,13 @@ class _Fire:
 
 
 class _Spike(torch.autograd.Function):
-    """1 above zero, else 0, with `slope` of the distance for a derivative."""
+    """1 above zero, else 0, with `slope` of the distance for a derivative; NaN stays, for as a 0 it would hide where it is noticed."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(distance: Tensor, slope: _Slope) -> Tensor:
-        return (distance > 0).to(distance.dtype)
+        return torch.where(distance.isnan(), distance, (distance > 0).to(distance.dtype))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, _Slope], output: Tensor) -> None:

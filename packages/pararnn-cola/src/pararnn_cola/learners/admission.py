@@ -81,7 +81,8 @@ def check_stream(batch: tuple[int, ...], u: Tensor, expected: tuple[int, ...], s
     """
     if batch != expected:
         raise ShapeError(
-            f"{batch} samples came after {expected}; call init({', '.join(map(str, batch))}) to start anew, or mask rows that ended",
+            f"{batch} samples came after {expected}; call init({', '.join(map(str, batch))}) to start anew, or mask rows that ended; a last "
+            "batch that is smaller than the others is left out by a DataLoader(..., drop_last=True)",
             got=batch,
             expected=expected,
         )

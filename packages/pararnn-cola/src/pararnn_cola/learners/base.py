@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -25,8 +25,9 @@ from pararnn_cola.learners.admission import batch_of, check_batch, check_one_kin
 from pararnn_cola.learners.buffers import GradientBuffers
 from pararnn_cola.learners.checkpoint import Checkpointed
 from pararnn_cola.learners.clipping import clip_gradients
+from pararnn_cola.learners.options import check_numbers, refuse_unknown
 from pararnn_cola.learners.result import StepResult
-from pararnn_cola.learners.rows import Rows, per_row, rows_of
+from pararnn_cola.learners.rows import Rows, all_finite, per_row, rows_of
 from pararnn_cola.learners.surroundings import keeps_state, plain
 from pararnn_cola.losses import Loss, SampleLoss, loss_of
 from pararnn_cola.network import Network
@@ -41,13 +42,16 @@ class Learner(Checkpointed):
     network; without one it is SGD at the rate `lr`. `update="step"` moves the weights after every step that has a loss; with "accumulate" they wait
     for `apply()`, or for an optimizer of your own. `clip` bounds the global norm of the gradient at each update; None leaves it.
 
-    Several learners may share a network: they share its `.grad` too. Copies and pickles of a learner go on bit for bit.
+    Several learners may share a network: they share its `.grad` too; one that was there before any of them is dropped at the first loss. Copies and
+    pickles of a learner go on bit for bit.
 
-    A subclass writes `_learn` (one step), and `_forget`, `_memory`, `_recall` for what it keeps between steps.
+    The short way to a rule of one's own is `SignalLearner`: a subclass of it writes `_signal`, a stand-in for `dL/dx`, and no more. One of this class
+    writes `_learn` (one step). Both write `_forget`, `_memory`, `_recall` (and `_check_memory`) for what they keep between steps, and `_options` for
+    what a checkpoint has to agree in.
 
     Raises:
         CoverageError: the rule was not derived for a part of the network.
-        ConfigError: an option cannot work, nothing can be trained, or the optimizer holds no parameter of the network.
+        ConfigError: there is no such option, an option cannot work, nothing can be trained, or the optimizer holds no parameter of the network.
         DTypeError: the parameters of the network differ in dtype or device.
     """
 
@@ -60,11 +64,13 @@ class Learner(Checkpointed):
         lr: float = 0.01,
         update: Update = "step",
         clip: float | None = None,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            refuse_unknown(type(self), unknown)
         if update not in ("step", "accumulate"):
             raise ConfigError(f'update={update!r} is neither "step" nor "accumulate"', update=update)
-        if clip is not None and not clip > 0:
-            raise ConfigError(f"clip={clip}; the bound of a gradient's norm is above zero, or None for no bound", clip=clip)
+        check_numbers(lr, clip)
         self.network, self.loss, self.update, self.clip = network, loss_of(loss), update, clip
         self._check_coverage()
         self.optimizer = optimizer_of(network, optimizer, lr)
@@ -72,6 +78,8 @@ class Learner(Checkpointed):
         self.batch = ()
         self.steps = 0
         self.buffers = GradientBuffers(network)
+        # A gradient of before is nobody's to apply, unless another learner of this network has gathered it.
+        self.buffers.spent = self.buffers.spent or not self.buffers.unlearned
         # Looked up once: on a small network the bookkeeping of a step costs as much as its arithmetic.
         self._lead, self._input_dims = network.lead, network.recurrent[0].unit_dims
 
@@ -118,7 +126,8 @@ class Learner(Checkpointed):
             ShapeError, DTypeError, InputError: `u`, `y`, `weight` or `mask` do not fit; nothing has changed then.
             StreamError: the network moved to another dtype or device, or a parameter was replaced; nothing has changed then.
             ConfigError: `torch.autocast` is active; nothing has changed then.
-            NonFiniteLossError: the loss of this step is not finite (looked at on the CPU only, and not in ensembles); nothing has changed then.
+            NonFiniteLossError: the loss of this step, or an input of it, is not finite (looked at on the CPU only, and not in ensembles); nothing has
+                changed then.
         """
         self.buffers.check()
         batch = batch_of(u, self.buffers.flat[0].parameter, self._lead, self._input_dims)
@@ -196,17 +205,21 @@ class Learner(Checkpointed):
         """Whether the weights move after this step, where `update` is "step": after each that has a loss, unless the rule waits for more."""
         return rows.live is not False
 
-    def _finite(self, loss: Tensor, output: Tensor | None = None) -> None:
-        """Raise if the loss is not finite, before anything changes; `output` where rows without a loss could hide what they are.
+    def _finite(self, loss: Tensor, u: Tensor | None = None, output: Tensor | None = None) -> None:
+        """Raise if the loss or an input is not finite, before anything changes; `output` where rows without a loss could hide what they are.
 
         On a GPU it would stop the stream at each step, so it is left to `train`; networks of an ensemble diverge one by one.
         """
         if loss.device.type != "cpu" or loss.dim():
             return
         number = loss.item()
-        hidden = output is not None and not bool(output.isfinite().all())
+        hidden = None if u is None or all_finite(u) else "an input"
+        if output is not None and not all_finite(output):
+            hidden = "an output"
         if hidden or not math.isfinite(number):
-            fault = f"an output of step {self.steps} is not finite" if hidden else f"the loss of step {self.steps} is {number}"
+            fault = (
+                f"{hidden} of step {self.steps} is not finite" if hidden and math.isfinite(number) else f"the loss of step {self.steps} is {number}"
+            )
             raise NonFiniteLossError(
                 f"{fault}; the rate is probably too high, or an input or a target is not finite (after a bad input, reset() drops the state that "
                 "it led to). Nothing has changed",

@@ -16,6 +16,8 @@ class BPTT(WindowLearner):
     The graph of every step stays until `flush`, `apply` or `reset`, so memory grows by one step's activations a step. Weights must not move in
     between: `update` is "accumulate", and `apply()` at the end of a sequence moves them.
 
+    Options: those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
+
     Raises:
         ConfigError: `update="step"`.
     """

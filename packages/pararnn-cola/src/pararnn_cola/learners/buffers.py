@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Gathered:
     shadows: dict[nn.Parameter, Tensor] = field(default_factory=dict)
     """float32 sums of parameters in half precision"""
     shown: dict[nn.Parameter, tuple[Tensor, int]] = field(default_factory=dict)
-    """what `close` left in `.grad`, with its version, by which a change of somebody else is noticed"""
+    """what we left in `.grad`, with its version, by which a change of somebody else is noticed"""
     spent: bool = False
     unlearned: bool = False
 
@@ -52,7 +53,7 @@ class GradientBuffers:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.owners: list[nn.Module] = [*network.recurrent, network.readout]
-        self.slots = [[_slot(owner, name, parameter) for name, parameter in owner.named_parameters()] for owner in self.owners]
+        self.slots = [[_slot(owner, name, parameter) for name, parameter in _named(owner)] for owner in self.owners]
         self.flat = [slot for slots in self.slots for slot in slots]
         self.gathered = Gathered.of(network)
 
@@ -99,21 +100,13 @@ class GradientBuffers:
         return groups
 
     def close(self) -> None:
-        """Show what was added in `.grad` where that is not the buffer."""
-        for parameter, shadow in self.shadows.items():
-            if parameter.grad is None:
-                parameter.grad = shadow.to(parameter.dtype)
+        """Show what was added in `.grad` where that is not the buffer; a sum whose `.grad` somebody else has changed since `open` is forgotten."""
+        for parameter, shadow in list(self.shadows.items()):
+            if parameter.grad is None or self._touched(parameter):
+                del self.shadows[parameter]
             else:
                 parameter.grad.copy_(shadow)
-            self.gathered.shown[parameter] = (parameter.grad, parameter.grad._version)
-
-    def discard_spent(self) -> None:
-        """Make `.grad` ready for autograd to add to."""
-        if self.gathered.spent:
-            for parameter in self.network.parameters():
-                parameter.grad = None
-            self.shadows.clear()
-            self.gathered.spent = False
+                self._note(parameter, parameter.grad)
 
     def _drop_frozen(self) -> None:
         """An optimizer applies whatever gradient it finds, so a parameter frozen in mid-stream must not keep its last one."""
@@ -123,15 +116,18 @@ class GradientBuffers:
                 self.shadows.pop(slot.parameter, None)
 
     def _buffer(self, parameter: nn.Parameter) -> Tensor:
-        if parameter.dtype in HALF:
-            shadow = self.shadows.get(parameter)
-            if shadow is None or self._touched(parameter):
-                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                shadow = self.shadows[parameter] = gradient.detach().to(torch.float32)
-            return shadow
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        return parameter.grad
+        if parameter.dtype not in HALF:
+            return parameter.grad
+        shadow = self.shadows.get(parameter)
+        if shadow is None or self._touched(parameter):
+            shadow = self.shadows[parameter] = parameter.grad.detach().to(torch.float32)
+            self._note(parameter, parameter.grad)
+        return shadow
+
+    def _note(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        self.gathered.shown[parameter] = (gradient, gradient._version)
 
     def _touched(self, parameter: nn.Parameter) -> bool:
         """Whether somebody else has dropped, zeroed, clipped or replaced the gradient: then it counts, not the shadow."""
@@ -156,9 +152,14 @@ class GradientBuffers:
         for name, parameter in self.network.named_parameters():
             gradient = None if state is None else state.get(name)
             parameter.grad = None if gradient is None else gradient.detach().to(parameter.device, parameter.dtype, copy=True)
-            if gradient is not None and parameter.dtype in HALF:
+            if gradient is not None and parameter.grad is not None and parameter.dtype in HALF:
                 self.shadows[parameter] = gradient.detach().to(parameter.device, torch.float32, copy=True)
-        self.close()
+                self._note(parameter, parameter.grad)
+
+
+def _named(owner: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    # One parameter under two names has a formula for each, and both add to its gradient.
+    return owner.named_parameters(remove_duplicate=False)
 
 
 def _slot(owner: nn.Module, name: str, parameter: nn.Parameter) -> Slot:

@@ -34,7 +34,8 @@ class ClosedFormLearner(Learner):
                 missing=stray,
             )
         for index, layer in enumerate(self.network.recurrent):
-            missing = [name for name, p in layer.named_parameters() if p.requires_grad and name not in layer.gradient_names]
+            named = layer.named_parameters(remove_duplicate=False)
+            missing = [name for name, p in named if p.requires_grad and name not in layer.gradient_names]
             if missing:
                 raise CoverageError(
                     f"layer {index} ({type(layer).__name__}) has no formula for the gradient of {', '.join(missing)}, which {type(self).__name__} "
@@ -45,7 +46,7 @@ class ClosedFormLearner(Learner):
 
     @torch.no_grad()
     def _learn(self, u: Tensor, target: Tensor | None, rows: Rows, signals: bool) -> StepResult:
-        layers, moments, states = self.network.recurrent, [], []
+        layers, moments, states, inputs = self.network.recurrent, [], [], u
         for layer, state in zip(layers, self.states or (), strict=True):
             following, moment = layer.observe(u, state)
             if rows.present is not None:
@@ -63,7 +64,7 @@ class ClosedFormLearner(Learner):
         self.loss.check(answer, target)
         losses, errors = self.loss.both(answer, target)
         loss = rows.weighted(losses, 0).mean(-1)
-        self._finite(loss, output if isinstance(rows.live, Tensor) else None)
+        self._finite(loss, inputs, output if isinstance(rows.live, Tensor) else None)
         error = rows.weighted(errors, 1)
         buffers, scale = self.buffers.open(), 1.0 / self.batch[-1]
         self.network.readout.add_gradients(buffers[-1], error, u, scale)

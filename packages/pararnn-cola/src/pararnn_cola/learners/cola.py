@@ -18,6 +18,7 @@ from torch import Tensor
 from pararnn.errors import ConfigError
 from pararnn_cola.layers.base import Layer, Moment, rows_like
 from pararnn_cola.learners.buffers import HALF
+from pararnn_cola.learners.forms import Form, Group, check_forms
 from pararnn_cola.learners.rows import Rows
 from pararnn_cola.learners.statistics import NAMES, ClosureConfig, ClosureStatistics
 from pararnn_cola.learners.tbptt1 import SignalLearner
@@ -34,6 +35,8 @@ class COLA(SignalLearner):
 
     It is a positive rescaling of TBPTT-1's signal, unit by unit and sample by sample: it cannot carry credit of the other sign, and gives none at
     steps without a loss.
+
+    Options: `rho_alpha`, `rho_mu`, `margin`, `alpha_bound`, `eps`, `project`, and those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
     """
 
     def __init__(
@@ -158,6 +161,21 @@ class COLA(SignalLearner):
                 self.valid[index] = bool(valid) if valid.dim() == 0 else valid
                 parts = sorted(name for name in memory if name.startswith(f"{index}.previous."))
                 self.previous[index] = tuple(memory[name] for name in parts)
+
+    def _check_memory(self, memory: dict[str, Tensor], batch: tuple[int, ...]) -> None:
+        groups: list[Group] = []
+        for index, layer in enumerate(self.network.recurrent):
+            h = layer.zero_state(*(batch or (*self.network.lead, 1)))[0]
+            whole, pooled = tuple(h.shape), layer.pool(h)
+            wide = h.dtype if h.dtype not in HALF else torch.float32
+            signal, leak = Form(wide, (whole,)), Form(wide, (whole, tuple(pooled.shape), tuple(layer.spread(pooled).shape)))
+            groups.append(Group({f"{index}.{name}": Form(wide, (tuple(pooled.shape),)) for name in NAMES}))
+            parts = {f"{index}.previous.{part}": signal for part in range(3)}
+            groups += [Group(parts | {f"{index}.valid": Form(torch.bool, ((), batch))}), Group({f"{index}.previous.3": leak})]
+        check_forms(memory, groups)
+
+    def _options(self) -> dict[str, Any]:
+        return vars(self.closure) | {"project": self.project}
 
     def _settings(self) -> Iterator[str]:
         yield f"rho_alpha={self.closure.rho_alpha}, rho_mu={self.closure.rho_mu}, margin={self.closure.margin}, project={self.project!r}"

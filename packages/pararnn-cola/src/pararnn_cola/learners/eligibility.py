@@ -18,6 +18,7 @@ from torch import Tensor
 from pararnn_cola.errors import CoverageError
 from pararnn_cola.layers.base import Layer, Moment
 from pararnn_cola.learners.closed_form import ClosedFormLearner
+from pararnn_cola.learners.forms import Form, Group, check_forms
 from pararnn_cola.learners.rows import Rows
 from pararnn_cola.network import Network
 
@@ -36,7 +37,8 @@ class EligibilityLearner(ClosedFormLearner):
     def _check_coverage(self) -> None:
         super()._check_coverage()
         for index, layer in enumerate(self.network.recurrent):
-            missing = [name for name, p in layer.named_parameters() if p.requires_grad and name not in layer.eligible_names]
+            named = layer.named_parameters(remove_duplicate=False)
+            missing = [name for name, p in named if p.requires_grad and name not in layer.eligible_names]
             if missing or not layer.eligible_names:
                 rule, kind = type(self).__name__, type(layer).__name__
                 parts = ", ".join(missing) or "what its units see"
@@ -111,6 +113,17 @@ class EligibilityLearner(ClosedFormLearner):
 
     def _memory(self) -> dict[str, Tensor]:
         return {f"{index}.trace": trace for index, trace in enumerate(self.traces) if trace is not None}
+
+    def _check_memory(self, memory: dict[str, Tensor], batch: tuple[int, ...]) -> None:
+        check_forms(memory, [group for index, layer in enumerate(self.network.recurrent) for group in self._groups(index, layer, batch)])
+
+    def _groups(self, index: int, layer: Layer, batch: tuple[int, ...]) -> list[Group]:
+        """What the rule keeps of layer `index` for samples of shape `batch`."""
+        *lead, samples = batch or (*self.network.lead, 1)
+        h = layer.zero_state(*lead, samples)[0]
+        columns = sum(layer.get_parameter(name)[(0,) * (len(lead) + 1)].numel() for name in layer.eligible_names)
+        shapes = tuple((*lead, units, samples, columns) for units in (1, h.shape[-1]))
+        return [Group({f"{index}.trace": Form(torch.promote_types(h.dtype, torch.float32), shapes)})]
 
     def _recall(self, memory: dict[str, Tensor]) -> None:
         self.traces = [memory.get(f"{index}.trace") for index in range(len(self.traces))]

@@ -15,6 +15,7 @@ from torch import Tensor
 from pararnn.errors import ConfigError
 from pararnn_cola.layers.base import Layer, Moment
 from pararnn_cola.learners.eligibility import EligibilityLearner
+from pararnn_cola.learners.forms import Form, Group
 from pararnn_cola.learners.rows import Rows
 from pararnn_cola.network import Network
 
@@ -29,6 +30,8 @@ class EProp(EligibilityLearner):
     all networks of an ensemble; it is part of checkpoints. The readout learns by its exact gradient in both.
 
     In an `RNNLayer`, which does not leak, the symmetric form is TBPTT1 and nothing more. In a leaky or spiking layer with `W = 0` it is exact.
+
+    Options: `feedback`, `seed`, and those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
     """
 
     def __init__(self, network: Network, *, feedback: Feedback = "symmetric", seed: int = 0, **options: Any) -> None:
@@ -55,9 +58,17 @@ class EProp(EligibilityLearner):
     def _memory(self) -> dict[str, Tensor]:
         return super()._memory() | {f"{index}.feedback": matrix for index, matrix in enumerate(self.matrices)}
 
+    def _groups(self, index: int, layer: Layer, batch: tuple[int, ...]) -> list[Group]:
+        kept = [Form(matrix.dtype, (tuple(matrix.shape),)) for matrix in self.matrices[index : index + 1]]
+        return [*super()._groups(index, layer, batch), *(Group({f"{index}.feedback": form}, needed=True) for form in kept)]
+
     def _recall(self, memory: dict[str, Tensor]) -> None:
         super()._recall(memory)
         self.matrices = [memory[f"{index}.feedback"] for index in range(len(self.matrices)) if f"{index}.feedback" in memory]
+
+    def _options(self) -> dict[str, Any]:
+        # The seed is not among them: what was drawn from it is in the checkpoint.
+        return {"feedback": self.feedback}
 
     def _settings(self) -> Iterator[str]:
         yield f"feedback={self.feedback!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +12,12 @@ from torch import Tensor, nn
 from pararnn_cola.errors import CoverageError
 from pararnn_cola.learners.base import Learner
 from pararnn_cola.learners.buffers import HALF
+from pararnn_cola.learners.columns import columns_of, kept_columns
 from pararnn_cola.learners.delivery import add_gradients, covered, refuse_strays
-from pararnn_cola.learners.recorded import advance, detached, judge
+from pararnn_cola.learners.recorded import advance, blank_rows, detached, judge, sound_rows
 from pararnn_cola.learners.result import StepResult
 from pararnn_cola.learners.rows import Rows
-from pararnn_cola.network import States
+from pararnn_cola.network import Network, States
 
 
 class ForwardLearner(Learner):
@@ -26,8 +28,14 @@ class ForwardLearner(Learner):
         G[t] = (ds[t]/ds[t-1]) G[t-1] + ds[t]/dtheta
 
     and the gradient of a loss is `(dL/ds) G`. Readout weights have their exact gradient within the step. Where weights move as the stream goes
-    by, `G` mixes influences on old weights and new ones, as in all rules of this kind.
+    by, `G` mixes influences on old weights and new ones, as in all rules of this kind. Weights that are frozen leave `G`, and those that are
+    unfrozen enter it without a past.
     """
+
+    def __init__(self, network: Network, **options: Any) -> None:
+        super().__init__(network, **options)
+        # Whose influence is kept, by name: some may be frozen, or unfrozen, before the next step.
+        self.columns: tuple[str, ...] = ()
 
     def _check_coverage(self) -> None:
         super()._check_coverage()
@@ -47,7 +55,10 @@ class ForwardLearner(Learner):
         hidden = self._hidden()
         with torch.no_grad():
             top, following = advance(self.network, u, self.states or (), rows.present)
-        carried = self._carried(u, hidden, rows.present)
+        # A row that has become NaN would take all others along: autograd sums the derivatives by weights over rows, and zero times NaN is NaN.
+        sound = sound_rows(u, following, 1)
+        before = tuple(tuple(blank_rows(part, sound) for part in state) for state in self.states or ())
+        carried = self._carried(blank_rows(u, sound), before, hidden, rows.present)
         loss = None
         if target is None:
             with torch.no_grad():
@@ -57,7 +68,7 @@ class ForwardLearner(Learner):
                 top = top.detach().requires_grad_()
                 output = self.network.readout(top)
             loss, error = judge(self.loss, output, target, rows)
-            self._finite(loss, output if isinstance(rows.live, Tensor) else None)
+            self._finite(loss, u, output if isinstance(rows.live, Tensor) else None)
             readout = {name: p for name, p in self.network.readout.named_parameters(prefix="readout") if p.requires_grad}
             reached = torch.autograd.grad(output, [top, *readout.values()], error, allow_unused=True)
             names = ["the output of the top layer", *readout]
@@ -69,8 +80,13 @@ class ForwardLearner(Learner):
                 gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
             add_gradients(self.buffers, gradients)
         self._carry(carried)
+        self.columns = tuple(hidden)
         self.states = following
         return StepResult(output.detach(), loss)
+
+    def _kept(self, influence: Tensor, hidden: dict[str, nn.Parameter]) -> Tensor:
+        """The kept `influence` `(..., parameters)` as one of `hidden`."""
+        return influence if self.columns == tuple(hidden) else kept_columns(self.network, influence, self.columns, tuple(hidden))
 
     def _into_states(self, by_top: Tensor, states: States) -> Tensor:
         """`dL/ds` `(batch, total)` from that by the top output, which is the first part of the last layer's state."""
@@ -79,16 +95,20 @@ class ForwardLearner(Learner):
         wide = by_top.float() if by_top.dtype in HALF else by_top
         return nn.functional.pad(wide.flatten(1), (below, above))
 
-    def _rerun(self, u: Tensor, present: Tensor | None, rows: slice) -> tuple[list[Tensor], Tensor]:
+    def _rerun(self, u: Tensor, states: States, present: Tensor | None, rows: slice) -> tuple[list[Tensor], Tensor]:
         """One step of some rows under autograd: the state tensors it starts from, as leaves, and the states it ends in, `(rows, total)`."""
         with torch.enable_grad():
-            before = tuple(tuple(tensor.requires_grad_() for tensor in state) for state in detached(cut(self.states or (), rows)))
+            before = tuple(tuple(tensor.requires_grad_() for tensor in state) for state in detached(cut(states, rows)))
             _, following = advance(self.network, u[rows], before, None if present is None else present[rows])
             return [tensor for state in before for tensor in state], flat(following)
 
     @abstractmethod
-    def _carried(self, u: Tensor, hidden: dict[str, nn.Parameter], present: Tensor | None) -> tuple[Tensor, ...]:
-        """The influence after the step from `u`, in the form that the rule keeps it; `hidden` are the weights that it is of."""
+    def _carried(self, u: Tensor, states: States, hidden: dict[str, nn.Parameter], present: Tensor | None) -> tuple[Tensor, ...]:
+        """The influence after the step from `states` with `u`, in the form that the rule keeps it; `hidden` are the weights that it is of."""
+
+    def _place(self, columns: Tensor | None) -> None:
+        """Take over what a checkpoint tells of whose influence it holds."""
+        self.columns = () if columns is None else columns_of(self.network, columns)
 
     @abstractmethod
     def _carry(self, carried: tuple[Tensor, ...]) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pararnn_cola.layers.base import select
+from pararnn_cola.layers.base import rows_like, select
 from pararnn_cola.learners.buffers import HALF
-from pararnn_cola.learners.rows import Rows
+from pararnn_cola.learners.rows import Rows, all_finite
 from pararnn_cola.losses import Loss
 from pararnn_cola.network import Network, States
 
@@ -69,6 +69,40 @@ def advance(network: Network, u: Tensor, states: States, present: Tensor | None)
         following.append(new if present is None else select(present, new, state, layer.unit_dims))
         u = new[0]
     return u, tuple(following)
+
+
+def advance_apart(network: Network, u: Tensor, states: States, present: Tensor | None) -> tuple[Tensor, States]:
+    """`advance`, but that rows with an input, or a next state, of NaN or infinity have no graph: there, a gradient of zero would become NaN in all.
+
+    Looked at on the CPU only; on a GPU it would stop the stream at each step.
+    """
+    top, following = advance(network, u, states, present)
+    if u.device.type != "cpu" or all(all_finite(tensor) for tensor in (u, *_parts(following))):
+        return top, following
+    rows = u.dim() - network.recurrent[0].unit_dims
+    sound = sound_rows(u, following, rows)
+    values = top.detach(), detached(following)
+    top, following = advance(network, blank_rows(u, sound), tuple(tuple(blank_rows(part, sound) for part in state) for state in states), present)
+    mixed = tuple(tuple(_mixed(sound, *pair) for pair in zip(new, old, strict=True)) for new, old in zip(following, values[1], strict=True))
+    return _mixed(sound, top, values[0]), mixed
+
+
+def sound_rows(u: Tensor, states: States, rows: int) -> Tensor:
+    """The samples, over the first `rows` dimensions, whose inputs and states are all finite."""
+    return torch.stack([tensor.isfinite().flatten(rows).all(-1) for tensor in (u, *_parts(states))]).all(0)
+
+
+def blank_rows(values: Tensor, sound: Tensor) -> Tensor:
+    """`values` with zeros in the samples that are not `sound`."""
+    return _mixed(sound, values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+def _parts(states: States) -> list[Tensor]:
+    return [tensor for state in states for tensor in state]
+
+
+def _mixed(rows: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
+    return torch.where(rows_like(rows, chosen, chosen.dim() - rows.dim()), chosen, other)
 
 
 def judge(loss: Loss, output: Tensor, target: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:

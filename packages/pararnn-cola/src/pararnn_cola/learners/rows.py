@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from pararnn.errors import DTypeError, InputError, ShapeError
 from pararnn_cola.layers.base import rows_like
+from pararnn_cola.learners.surroundings import plain
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ def rows_of(batch: tuple[int, ...], target: Tensor | None, weight: Tensor | floa
     return Rows(present, False if target is None else weights > 0, weights)
 
 
+def all_finite(values: Tensor) -> bool:
+    """Whether no entry of `values` is NaN or infinite, at the price of one sum; a device has to be waited for."""
+    # A sum may overflow by itself, so where it is not finite a closer look decides.
+    return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
+
+
 def per_row(name: str, values: Tensor, batch: tuple[int, ...], device: torch.device) -> Tensor:
     """`values`, one entry a sample, as `(*lead, batch)` on `device`; `(batch,)` serves all networks of an ensemble.
 
@@ -79,4 +87,4 @@ def per_row(name: str, values: Tensor, batch: tuple[int, ...], device: torch.dev
         raise DTypeError(f"{name} is a tensor with one entry a sample, got {type(values).__name__}", type=type(values).__name__)
     if values.dim() == 0 or values.shape != batch[max(len(batch) - values.dim(), 0) :]:
         raise ShapeError(f"{name} has shape {tuple(values.shape)}; one entry a sample is {batch[-1:]}", shape=tuple(values.shape), batch=batch)
-    return values.to(device).expand(batch)
+    return plain(values).to(device).expand(batch)

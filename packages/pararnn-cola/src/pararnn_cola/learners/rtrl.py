@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from pararnn.errors import ConfigError
 from pararnn_cola.layers.base import rows_like
+from pararnn_cola.learners.columns import columns_of, places_of, width
 from pararnn_cola.learners.delivery import covered
+from pararnn_cola.learners.forms import Form, Group, Shape, check_forms
 from pararnn_cola.learners.forward import ForwardLearner, flat, side_by_side
-from pararnn_cola.network import Network
+from pararnn_cola.network import Network, States
 
 
 class RTRL(ForwardLearner):
@@ -20,6 +22,8 @@ class RTRL(ForwardLearner):
 
     With weights that stand still its gradients are those of `BPTT`. The influence takes `memory(batch)` bytes, and a step passes over it
     `states` times: for small networks, and to check other rules against.
+
+    Options: `memory_limit`, and those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
 
     Raises:
         ConfigError: `memory_limit` bytes (4 GiB unless set) do not hold the influence of the batch that comes.
@@ -48,17 +52,17 @@ class RTRL(ForwardLearner):
             )
         return super().init(*batch)
 
-    def _carried(self, u: Tensor, hidden: dict[str, nn.Parameter], present: Tensor | None) -> tuple[Tensor, ...]:
-        rows = []
+    def _carried(self, u: Tensor, states: States, hidden: dict[str, nn.Parameter], present: Tensor | None) -> tuple[Tensor, ...]:
+        rows, kept = [], None if self.influence is None else self._kept(self.influence, hidden)
         for row in range(self.batch[0]):
             # One row at a time: autograd sums the derivatives by weights over all rows of a batch.
-            before, after = self._rerun(u, present, slice(row, row + 1))
+            before, after = self._rerun(u, states, present, slice(row, row + 1))
             units = torch.eye(after.shape[1], dtype=after.dtype, device=after.device).unsqueeze(1)
             pieces = torch.autograd.grad(after, [*before, *hidden.values()], units, is_grads_batched=True, allow_unused=True)
             direct = covered(type(self).__name__, list(hidden), pieces[len(before) :])
             by_states = side_by_side(pieces[: len(before)], before, (len(units),), 1, after.dtype).squeeze(1)
             grown = side_by_side(direct, list(hidden.values()), (len(units),), 0, after.dtype) if hidden else by_states.new_zeros(len(units), 0)
-            rows.append(grown if self.influence is None else torch.addmm(grown, by_states, self.influence[row]))
+            rows.append(grown if kept is None else torch.addmm(grown, by_states, kept[row]))
         return (torch.stack(rows),)
 
     def _carry(self, carried: tuple[Tensor, ...]) -> None:
@@ -74,9 +78,18 @@ class RTRL(ForwardLearner):
             self.influence = torch.where(rows_like(rows, self.influence, 2), torch.zeros_like(self.influence), self.influence)
 
     def _memory(self) -> dict[str, Tensor]:
-        return {} if self.influence is None else {"influence": self.influence}
+        return {} if self.influence is None else {"influence": self.influence, "columns": places_of(self.network, self.columns)}
+
+    def _check_memory(self, memory: dict[str, Tensor], batch: tuple[int, ...]) -> None:
+        influence: tuple[Shape, ...] = ()
+        if batch and "columns" in memory:
+            states = flat(self.network.zero_state(*batch))
+            influence = ((*states.shape, width(self.network, columns_of(self.network, memory["columns"]))),)
+        dtype = torch.promote_types(self.buffers.flat[0].parameter.dtype, torch.float32)
+        check_forms(memory, [Group({"influence": Form(dtype, influence), "columns": Form(torch.int64, ((None,),))})])
 
     def _recall(self, memory: dict[str, Tensor]) -> None:
+        self._place(memory.get("columns"))
         self.influence = memory.get("influence")
 
     def _settings(self) -> Iterator[str]:

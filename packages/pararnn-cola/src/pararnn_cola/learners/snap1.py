@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pararnn_cola.layers.base import Layer, Moment
 from pararnn_cola.learners.eligibility import EligibilityLearner
+from pararnn_cola.learners.forms import Form, Group
 from pararnn_cola.learners.rows import Rows
 from pararnn_cola.network import Network
 
@@ -21,6 +22,8 @@ class SnAp1(EligibilityLearner):
 
     Exact, equal to RTRL and BPTT, where `W` is diagonal and weights stand still. In several layers influence is followed within each layer, and the
     loss goes down within the step. It costs memory for `state (state + input + 1)` numbers a sample, and the time to go through them at each step.
+
+    Options: those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
     """
 
     def __init__(self, network: Network, **options: Any) -> None:
@@ -44,6 +47,11 @@ class SnAp1(EligibilityLearner):
 
     def _memory(self) -> dict[str, Tensor]:
         return super()._memory() | {f"{index}.slope": slope for index, slope in enumerate(self.slopes) if slope is not None}
+
+    def _groups(self, index: int, layer: Layer, batch: tuple[int, ...]) -> list[Group]:
+        h = layer.zero_state(*(batch or (*self.network.lead, 1)))[0]
+        slope = Form(torch.promote_types(h.dtype, torch.float32), (tuple(h.shape),))
+        return [*super()._groups(index, layer, batch), Group({f"{index}.slope": slope})]
 
     def _recall(self, memory: dict[str, Tensor]) -> None:
         super()._recall(memory)

@@ -47,7 +47,8 @@ class ClosureStatistics:
     """`S`, `Q`, `N`, `M` and what follows from them, for the units of one layer.
 
     Source: Wang, Gao, Chen (2026): `alpha` is a regression of `dt[t]` on `dt[t-1]` without intercept, `mu` one of B on A, both exponentially
-    weighted. Which rows make pairs, and what the denominators add, is our choice.
+    weighted. Which rows make pairs, and what the denominators add, is our choice. Where slopes never change (a linear layer, a ReLU that stays on)
+    A and B are differences of equal numbers, and `mu` is what rounding makes of them: bounded as ever, but not the same on every machine.
     """
 
     def __init__(self, units: Tensor, config: ClosureConfig) -> None:
@@ -64,13 +65,20 @@ class ClosureStatistics:
     def observe_alpha(self, product: Tensor, square: Tensor, seen: Tensor | None) -> None:
         """Take in the means of `dt[t] dt[t-1]` and `dt[t-1]^2`; not where `seen` is false (None: everywhere true)."""
         self._average(self.S, self.Q, product, square, self._rates[0], seen)
-        torch.div(self.S, self.Q + self.eps, out=self.alpha)
+        self._write(self.alpha, self.S, self.Q, seen)
         self.alpha.clamp_(-self._bound, self._bound)  # type: ignore[arg-type]
 
     def observe_mu(self, product: Tensor, square: Tensor, seen: Tensor | None) -> None:
-        """Take in the means of `A B` and `A^2`, where `mu A = B` is what the closure asks for."""
+        """Take in the means of `A B` and `A^2`, where `mu A = B` is what the closure asks for; not where `seen` is false."""
         self._average(self.N, self.M, product, square, self._rates[1], seen)
-        torch.div(self.N, self.M + self.eps, out=self.mu)
+        self._write(self.mu, self.N, self.M, seen)
+
+    def _write(self, ratio: Tensor, above: Tensor, below: Tensor, seen: Tensor | None) -> None:
+        if seen is None:
+            torch.div(above, below + self.eps, out=ratio)
+        else:
+            # A projected ratio is not that of its two means, so where nothing was seen it has to stay.
+            ratio.copy_(torch.where(seen, above / (below + self.eps), ratio))
 
     @staticmethod
     def _average(above: Tensor, below: Tensor, product: Tensor, square: Tensor, rate: float | Tensor, seen: Tensor | None) -> None:
@@ -78,6 +86,14 @@ class ClosureStatistics:
             rate = torch.where(seen, rate, torch.zeros((), dtype=above.dtype, device=above.device))
         above.lerp_(product, rate)
         below.lerp_(square, rate)
+
+    def __repr__(self) -> str:
+        spans = ", ".join(f"{name} {_span(getattr(self, name))}" for name in ("alpha", "mu"))
+        return f"ClosureStatistics({tuple(self.alpha.shape)}, {spans})"
+
+
+def _span(values: Tensor) -> str:
+    return f"{values.min().item():.3g} to {values.max().item():.3g}"
 
 
 def _like(setting: float | Tensor, units: Tensor) -> float | Tensor:

@@ -22,6 +22,8 @@ class TBPTT(WindowLearner):
     and `reset` end a window early, so nothing is lost where a sequence is no multiple of `k1` long. With `update="step"` the weights move at the
     ends of windows.
 
+    Options: `k1`, `k2`, and those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
+
     Raises:
         ConfigError: `k1` is below 1, or `k2` below `k1`: some losses would have no gradient then.
 
@@ -47,12 +49,15 @@ class TBPTT(WindowLearner):
     def _learn(self, u: Tensor, target: Tensor | None, rows: Rows, signals: bool) -> StepResult:
         result = super()._learn(u, target, rows, signals)
         del self.records[: max(0, len(self.records) - self.k2)]
-        if self.owed == self.k1:
+        if self.owed >= self.k1:
             self.flush()
         return result
 
     def _due(self, rows: Rows) -> bool:
         return self.owed == 0
+
+    def _options(self) -> dict[str, Any]:
+        return {"k1": self.k1, "k2": self.k2}
 
     def _settings(self) -> Iterator[str]:
         yield f"k1={self.k1}, k2={self.k2}"

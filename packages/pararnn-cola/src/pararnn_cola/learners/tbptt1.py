@@ -16,7 +16,12 @@ from pararnn_cola.network import Network
 
 
 class SignalLearner(ClosedFormLearner):
-    """A rule that replaces the exact signal `delta[t] = dL/dx[t]` by one it can have at time t."""
+    """A rule that replaces the exact signal `delta[t] = dL/dx[t]` by one it can have at time t; a subclass writes `_signal`.
+
+    A rule that keeps something between steps writes `_forget`, `_memory` and `_recall` too.
+
+    Options: those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
+    """
 
     def _contribute(
         self,
@@ -42,7 +47,10 @@ class TBPTT1(SignalLearner):
     """Backpropagation through the step itself, `delta[t] = hidden_gain * d[t]`.
 
     `hidden_gain` multiplies the gradients of the recurrent layers, not those of the readout: a larger step for them, the honest control for rules
-    that rescale signals. A tensor `(runs, 1, 1)` gives each network of an ensemble its own.
+    that rescale signals. An optimizer that divides by the size of gradients, as Adam does, undoes it unless `clip` comes between. A tensor
+    `(runs, 1, 1)` gives each network of an ensemble its own.
+
+    Options: `hidden_gain`, and those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
     """
 
     def __init__(self, network: Network, *, hidden_gain: float | Tensor = 1.0, **options: Any) -> None:
@@ -57,6 +65,9 @@ class TBPTT1(SignalLearner):
         if isinstance(gain, Tensor):
             return gain.to(instantaneous) * instantaneous
         return instantaneous if gain == 1.0 else gain * instantaneous
+
+    def _options(self) -> dict[str, Any]:
+        return {"hidden_gain": self.hidden_gain}
 
     def _settings(self) -> Iterator[str]:
         yield f"hidden_gain={self.hidden_gain}"

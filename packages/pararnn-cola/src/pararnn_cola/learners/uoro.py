@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pararnn_cola.layers.base import rows_like
+from pararnn_cola.learners.columns import columns_of, places_of, width
 from pararnn_cola.learners.delivery import covered
-from pararnn_cola.learners.forward import ForwardLearner, side_by_side
-from pararnn_cola.network import Network
+from pararnn_cola.learners.forms import Form, Group, check_forms
+from pararnn_cola.learners.forward import ForwardLearner, flat, side_by_side
+from pararnn_cola.network import Network, States
 
 GROUP = 32
 """Rows that one call of autograd differentiates, each on its own; its cost grows with the square of this."""
@@ -27,6 +29,8 @@ class UORO(ForwardLearner):
     where `r0` and `r1` balance the norms of both factors, which keeps the variance low. Where one of a pair of factors is zero, so is their
     product, and the pair is dropped; the source adds a small constant instead. `seed` fixes the signs, whose generator is in the checkpoint.
 
+    Options: `seed`, and those of `Learner`: `loss`, `optimizer`, `lr`, `update`, `clip`.
+
     Source: C. Tallec, Y. Ollivier, "Unbiased Online Recurrent Optimization", ICLR 2018, arXiv 1702.05043, algorithm 1.
     """
 
@@ -37,10 +41,10 @@ class UORO(ForwardLearner):
         self.generator = torch.Generator().manual_seed(seed)
         self.factors: tuple[Tensor, Tensor] | None = None
 
-    def _carried(self, u: Tensor, hidden: dict[str, nn.Parameter], present: Tensor | None) -> tuple[Tensor, ...]:
+    def _carried(self, u: Tensor, states: States, hidden: dict[str, nn.Parameter], present: Tensor | None) -> tuple[Tensor, ...]:
         memory = self.generator.get_state()
         try:
-            groups = [self._group(u, hidden, present, slice(start, start + GROUP)) for start in range(0, self.batch[0], GROUP)]
+            groups = [self._group(u, states, hidden, present, slice(start, start + GROUP)) for start in range(0, self.batch[0], GROUP)]
             following = self.generator.get_state()
         finally:
             # Until the step is known to succeed, it has drawn nothing.
@@ -48,11 +52,15 @@ class UORO(ForwardLearner):
         state_factor, weight_factor = (torch.cat(parts) for parts in zip(*groups, strict=True))
         return state_factor, weight_factor, following
 
-    def _group(self, u: Tensor, hidden: dict[str, nn.Parameter], present: Tensor | None, rows: slice) -> tuple[Tensor, Tensor]:
-        before, after = self._rerun(u, present, rows)
+    def _group(self, u: Tensor, states: States, hidden: dict[str, nn.Parameter], present: Tensor | None, rows: slice) -> tuple[Tensor, Tensor]:
+        before, after = self._rerun(u, states, present, rows)
         signs = torch.randint(0, 2, after.shape, generator=self.generator, device="cpu").to(after.device, after.dtype) * 2 - 1
         direct = self._direct(hidden, after, signs)
-        old = (torch.zeros_like(signs), torch.zeros_like(direct)) if self.factors is None else (self.factors[0][rows], self.factors[1][rows])
+        old = (
+            (torch.zeros_like(signs), torch.zeros_like(direct))
+            if self.factors is None
+            else (self.factors[0][rows], self._kept(self.factors[1][rows], hidden))
+        )
         pushed = self._pushed(before, after, old[0])
         past, both_past = _balance(old[1], pushed)
         now, both_now = _balance(direct, signs)
@@ -101,9 +109,20 @@ class UORO(ForwardLearner):
         named = {"generator": self.generator.get_state()}
         if self.factors is not None:
             named["state_factor"], named["weight_factor"] = self.factors
+            named["columns"] = places_of(self.network, self.columns)
         return named
 
+    def _check_memory(self, memory: dict[str, Tensor], batch: tuple[int, ...]) -> None:
+        state, weight = (Form(torch.promote_types(self.buffers.flat[0].parameter.dtype, torch.float32), ()),) * 2
+        if batch and "columns" in memory:
+            states, total = flat(self.network.zero_state(*batch)), width(self.network, columns_of(self.network, memory["columns"]))
+            state, weight = (Form(states.dtype, (shape,)) for shape in (tuple(states.shape), (batch[0], total)))
+        factors = {"state_factor": state, "weight_factor": weight, "columns": Form(torch.int64, ((None,),))}
+        generator = Form(torch.uint8, (tuple(self.generator.get_state().shape),))
+        check_forms(memory, [Group(factors), Group({"generator": generator}, needed=True)])
+
     def _recall(self, memory: dict[str, Tensor]) -> None:
+        self._place(memory.get("columns"))
         self.generator.set_state(memory["generator"].cpu())
         self.factors = (memory["state_factor"], memory["weight_factor"]) if "state_factor" in memory else None
 

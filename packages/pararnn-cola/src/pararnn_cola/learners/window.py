@@ -15,7 +15,8 @@ from torch import Tensor
 from pararnn_cola.errors import StreamError
 from pararnn_cola.learners.base import Learner
 from pararnn_cola.learners.delivery import add_gradients, covered, refuse_strays
-from pararnn_cola.learners.recorded import Recorded, advance, detached, judge, zero_rows
+from pararnn_cola.learners.recorded import Recorded, advance_apart, detached, judge, zero_rows
+from pararnn_cola.learners.records import check_records, packed_by_step
 from pararnn_cola.learners.result import StepResult
 from pararnn_cola.learners.rows import Rows
 from pararnn_cola.learners.surroundings import keeps_state
@@ -43,6 +44,7 @@ class WindowLearner(Learner):
         self._outputs: list[tuple[Tensor, Tensor]] = []
         self._shown: States | None = None
         self._versions: tuple[int, ...] = ()
+        self._trained: tuple[bool, ...] = ()
 
     def _check_coverage(self) -> None:
         super()._check_coverage()
@@ -54,19 +56,21 @@ class WindowLearner(Learner):
         states = self._tip or self.states or ()
         record = Recorded.of(u, target, rows, self._reset, self.states if not self.live or not self.records else None)
         with torch.set_grad_enabled(self.live):
-            top, following = advance(self.network, record.inputs, states, record.rows.present)
+            top, following = advance_apart(self.network, record.inputs, states, record.rows.present)
             output = self.network.readout(top)
         loss = None
         if record.target is not None:
             loss, error = judge(self.loss, output, record.target, record.rows)
-            self._finite(loss, output if isinstance(rows.live, Tensor) else None)
+            self._finite(loss, u, output if isinstance(rows.live, Tensor) else None)
             # What an optimizer has used goes now, not when the window ends, so that a checkpoint between the two does not take it for new.
             self.buffers.open()
+            self.buffers.close()
             if self.live:
                 self._outputs.append((output, error))
         if self.live:
             self._tip = following
-            self._versions = self._versions or self._present_versions()
+            if not self._versions:
+                self._versions, self._trained = self._present_versions(), self._present_trained()
         self.records.append(record)
         self._reset = None
         self.owed += 1
@@ -116,7 +120,7 @@ class WindowLearner(Learner):
         for index, record in enumerate(self.records):
             if index and record.reset is not None:
                 states = zero_rows(self.network, states, record.reset, self.batch)
-            top, states = advance(self.network, record.inputs, states, record.rows.present)
+            top, states = advance_apart(self.network, record.inputs, states, record.rows.present)
             if record.target is not None and index >= len(self.records) - self.owed:
                 output = self.network.readout(top)
                 outputs.append((output, judge(self.loss, output, record.target, record.rows)[1]))
@@ -139,8 +143,14 @@ class WindowLearner(Learner):
     def _present_versions(self) -> tuple[int, ...]:
         return tuple(parameter._version for parameter in self.network.parameters())
 
+    def _present_trained(self) -> tuple[bool, ...]:
+        return tuple(parameter.requires_grad for parameter in self.network.parameters())
+
     def _check_versions(self) -> None:
-        """A graph whose weights have moved gives wrong gradients, or none; that somebody moved them without `flush` is seen here."""
+        """See whether somebody moved the weights without `flush`, or froze some or unfroze them.
+
+        A graph whose weights have moved gives wrong gradients, or none; it knows nothing of a weight that was frozen when it grew.
+        """
         if self._versions and self._versions != self._present_versions():
             count = self.owed
             self._drop()
@@ -149,6 +159,8 @@ class WindowLearner(Learner):
                 "of your own, or apply(), which does both. The next step begins a new window",
                 steps=count,
             )
+        if self._versions and self._trained != self._present_trained():
+            self._regrow()
 
     def _memory(self) -> dict[str, Tensor]:
         named = {f"{index}.{name}": tensor for index, record in enumerate(self.records) for name, tensor in record.pack().items()}
@@ -159,14 +171,12 @@ class WindowLearner(Learner):
             named["foreign"] = torch.tensor(True, device="cpu")
         return named
 
+    def _check_memory(self, memory: dict[str, Tensor], batch: tuple[int, ...]) -> None:
+        check_records(self.network, memory, batch, live=self.live)
+
     def _recall(self, memory: dict[str, Tensor]) -> None:
         self._drop()
-        packed: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in memory.items():
-            index, _, rest = name.partition(".")
-            if rest:
-                packed.setdefault(index, {})[rest] = tensor
-        self.records = [Recorded.unpack(packed[index]) for index in sorted(packed, key=int)]
+        self.records = [Recorded.unpack(packed) for packed in packed_by_step(memory)]
         self.owed, self._reset, self._shown = int(memory["owed"]), memory.get("reset"), None if "foreign" in memory else self.states
         self._regrow()
 
@@ -174,7 +184,7 @@ class WindowLearner(Learner):
         """Make the live graph anew, from the records."""
         if self.live and self.records:
             self._outputs, self._tip = self._replay()
-            self._versions = self._present_versions()
+            self._versions, self._trained = self._present_versions(), self._present_trained()
             if self._reset is not None:
                 with torch.enable_grad():
                     self._tip = zero_rows(self.network, self._tip, self._reset, self.batch)

@@ -13,6 +13,7 @@ from pararnn_cola.errors import StreamError
 from pararnn_cola.learners.base import Learner
 from pararnn_cola.learners.result import StepResult
 from pararnn_cola.streaming.bound import BoundLearner, difference, is_flag, moving, signature_of
+from pararnn_cola.streaming.sources import at_least_one
 
 SETTLING = 8
 """Blocks after which a learner has to repeat itself, at most; statistics and momentum exist after two steps."""
@@ -140,8 +141,7 @@ def capture(
         ConfigError: there is no CUDA device, or the network is not on it; the optimizer cannot be captured; `block` or `warmup` is below 1.
         StreamError: the step cannot be captured, or does not repeat itself.
     """
-    if block < 1 or warmup < 1:
-        raise ConfigError(f"block={block} and warmup={warmup}; both are at least 1", block=block, warmup=warmup)
+    block, warmup = at_least_one("block", block), at_least_one("warmup", warmup)
     device = learner.buffers.flat[0].parameter.device
     require_device(device)
     if learner.update == "step":

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
-from pararnn.errors import ConfigError, DTypeError, InputError, ShapeError
-from pararnn_cola.errors import NonFiniteLossError
+from pararnn.errors import ConfigError, ShapeError
+from pararnn_cola.errors import StreamError
 from pararnn_cola.learners.base import Learner
 from pararnn_cola.learners.result import StepResult
 from pararnn_cola.streaming.checkpoints import RunFile
@@ -19,7 +19,9 @@ from pararnn_cola.streaming.interrupts import Interrupts
 from pararnn_cola.streaming.items import Form, Step
 from pararnn_cola.streaming.progress import Callback, Reporter, shown
 from pararnn_cola.streaming.report import LossLog, TrainingReport
-from pararnn_cola.streaming.sources import Position, source_of
+from pararnn_cola.streaming.run import Run, batch_of
+from pararnn_cola.streaming.sources import Position, Source, at_least_one, source_of
+from pararnn_cola.streaming.undo import Undo
 
 OnStep: TypeAlias = Callable[[int, StepResult], object]
 """Called after each step with its number, counted from 1, and its result."""
@@ -48,45 +50,60 @@ def train(
     included. With `update="accumulate"` these are the only updates.
 
     With `checkpoint`, the run is saved there every `checkpoint_every` steps, at its end and at Ctrl-C. The same call then goes on from there, bit
-    for bit, if `data` start from their beginning again; what was learned already is skipped. `resume=False` starts anew.
+    for bit, if `data` start from their beginning again; what was learned already is skipped. `resume=False` starts anew. A checkpoint brings the
+    options of its optimizer: a resumed run has the rate that was saved, whatever `learner` was made with. A new one is set by a scheduler, or on
+    `learner.optimizer` once the checkpoint is loaded: at the first `on_step`, or after `learner.load_state_dict(torch.load(path)["learner"])`.
+
+    Losses of steps are weighted. The weights of a task's sequences add up to 1 over their T steps, so with `update="step"` each update is 1/T of what
+    it is with weights of 1: a rate that suits a stream is too low for them by that factor.
 
     A loss that is not finite raises on the CPU before it does harm. On a GPU, losses are looked at every `check_every` steps, since each look waits
-    for the device. `progress=True` draws a bar on the error stream; a function is given a `Progress` a few times a second.
+    for the device; so are those of an ensemble, where one run that diverges ends all. `progress=True` draws a bar on the error stream; a function is
+    given a `Progress` a few times a second.
 
     Raises:
-        StreamError: an item is no step, data end before the checkpoint, or the checkpoint is broken or of something else.
+        StreamError: an item is no step, there is none, data or `steps` end before the checkpoint, or it is broken or of something else; what concerns
+            the checkpoint is found before anything has changed.
         ShapeError, DTypeError, InputError: an item does not fit the network; the message has its number.
-        NonFiniteLossError: `data` holds the number of the `step`, and `first` and `last` of those looked at together.
+        NonFiniteLossError: `data` holds the number of the `step`; where losses were looked at together, `first` and `last` of them, and the `runs`.
         ConfigError: an option cannot work.
     """
-    for name, value in (("steps", steps), ("checkpoint_every", checkpoint_every), ("check_every", check_every)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}; it is a number of steps, at least 1", **{name: value})
-    form = Form.of(learner.network)
-    if device is not None and _placed(device) != form.device:
-        raise ConfigError(f"device={device!s}, but the network is on {form.device}; move it there before making its optimizer and the learner")
+    steps = None if steps is None else at_least_one("steps", steps)
+    checkpoint_every, check_every = at_least_one("checkpoint_every", checkpoint_every), at_least_one("check_every", check_every)
+    form = _form(learner, device)
+    if on_step is not None and not callable(on_step):
+        raise ConfigError(f"on_step={on_step!r} is no function that takes a step's number and its result")
     source, shows = source_of(data), shown(progress)
-    losses = LossLog()
     file = None if checkpoint is None else RunFile(checkpoint, source)
-    start = file.resume(learner, losses) if file is not None and resume else Position()
+    saved = file.read() if file is not None and resume else None
+    if file is None or saved is None:
+        start, losses = Position(), LossLog()
+        items = _begun(source, form, start, None)
+    else:
+        start, losses = saved.position, saved.losses
+        if steps is not None and steps < start.steps:
+            raise StreamError(f"{file.path} was written after {start.steps} steps, and steps={steps} ends before; give more, or resume=False")
+        with Undo(learner):
+            file.load(saved, learner)
+            items = iter(()) if steps == start.steps else _begun(source, form, start, learner)
+    del saved
     run = Run(learner, losses, start, check_every)
     begin = time.perf_counter()
     with Interrupts() as interrupts, shows as show:
         reporter = Reporter(show, start.steps)
         try:
-            if steps is None or steps > start.steps:
-                for step, ends in source.steps(form, start):
-                    interrupts.learning = True
-                    result = run.learn(step, ends)
-                    interrupts.step_done()
-                    if on_step is not None:
-                        on_step(run.position.steps, result)
-                    reporter.update(run.position.steps, _least(steps, source.total), losses.running)
-                    if file is not None and run.position.steps % checkpoint_every == 0:
-                        run.look()
-                        file.write(learner, run.position, losses)
-                    if run.position.steps == steps:
-                        break
+            for step, ends in items:
+                interrupts.learning = True
+                result = run.learn(step, ends)
+                interrupts.step_done()
+                if on_step is not None:
+                    on_step(run.position.steps, result)
+                reporter.update(run.position.steps, _least(steps, source.total), losses.running)
+                if file is not None and run.position.steps % checkpoint_every == 0:
+                    run.look()
+                    file.write(learner, run.position, losses)
+                if run.position.steps == steps:
+                    break
         except KeyboardInterrupt:
             if file is not None and not interrupts.learning:
                 run.look()
@@ -111,82 +128,49 @@ def train(
     )
 
 
-class Run:
-    """A learner on its way through the data."""
+def _form(learner: Any, device: torch.device | str | None) -> Form:
+    """What the learner's network asks of a step.
 
-    def __init__(self, learner: Learner, losses: LossLog, position: Position, check_every: int) -> None:
-        self.learner, self.losses, self.position, self.check_every = learner, losses, position, check_every
-        self._pending: list[tuple[int, Tensor]] = []
-
-    def learn(self, step: Step, ends: bool) -> StepResult:
-        """One step: the sequence before it closed where it begins another, its loss noted, its own sequence closed where it ends it."""
-        number = self.position.steps
+    Raises:
+        ConfigError: `learner` is none, or its network is not on the `device`.
+    """
+    if not isinstance(learner, Learner):
+        kind = f"the class {learner.__name__}" if isinstance(learner, type) else f"a {type(learner).__name__}"
+        raise ConfigError(f"train() was given {kind} as its learner; make one of a rule and a network, such as COLA(network)")
+    form = Form.of(learner.network)
+    if device is not None:
         try:
-            self._begin(step)
-            result = self.learner.step(step.u, step.y, step.weight, step.mask)
-        except (ShapeError, DTypeError, InputError, NonFiniteLossError) as error:
-            raise type(error)(f"item {number} of the stream: {error}", **{**error.data, "item": number}) from error
-        _, sequences, inside = self.position
-        self.position = Position(number + 1, sequences, inside + 1)
-        if result.loss is not None:
-            if result.loss.dim() == 0 and not result.loss.is_cuda:
-                self.losses.add(number + 1, result.loss.item())
-            else:
-                self._pending.append((number + 1, result.loss))
-                if len(self._pending) >= self.check_every:
-                    self.look()
-        if ends:
-            self.learner.apply()
-            self.position = Position(number + 1, sequences + 1, 0)
-        return result
-
-    def look(self) -> None:
-        """Take in the losses that nobody has looked at yet, which waits for the device once.
-
-        Raises:
-            NonFiniteLossError: one of them is not finite; the weights have moved since.
-        """
-        if not self._pending:
-            return
-        pending, self._pending = self._pending, []
-        values = torch.stack([loss for _, loss in pending]).double().flatten(1).cpu() if pending[0][1].dim() else _column(pending)
-        for (number, _), loss in zip(pending, values.mean(1).tolist(), strict=True):
-            self.losses.add(number, loss)
-        broken = (~values.isfinite()).any(1).nonzero()
-        if len(broken):
-            step, first, last = (pending[index][0] - 1 for index in (int(broken[0]), 0, -1))
-            raise NonFiniteLossError(
-                f"the loss of item {step} of the stream is {values[int(broken[0])].tolist()}, seen when items {first} to {last} were looked at "
-                "together: the weights have moved on since. The rate is probably too high, or a target is not finite; go back to a checkpoint",
-                step=step,
-                first=first,
-                last=last,
-            )
-
-    def _begin(self, step: Step) -> None:
-        """Start the sequences that begin with `step`."""
-        if step.reset is False or self.learner.states is None:
-            return
-        if isinstance(step.reset, Tensor):
-            self.learner.reset(step.reset)
-            return
-        self.learner.apply()
-        batch = tuple(step.u.shape[: step.u.dim() - self.learner.network.recurrent[0].unit_dims])
-        if batch == self.learner.batch:
-            self.learner.reset()
-        else:
-            self.learner.init(*batch)
-        number, sequences, inside = self.position
-        self.position = Position(number, sequences + (inside > 0), 0)
+            # With its index, as tensors have it.
+            placed = torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"device={device!r} cannot be used ({reason}); the network is on {form.device}", device=device) from error
+        if placed != form.device:
+            raise ConfigError(f"device={device!s}, but the network is on {form.device}; move it there before making its optimizer and the learner")
+    return form
 
 
-def _column(pending: list[tuple[int, Tensor]]) -> Tensor:
-    return torch.stack([loss for _, loss in pending]).double().cpu().unsqueeze(1)
+def _begun(source: Source, form: Form, start: Position, resumed: Learner | None) -> Iterator[tuple[Step, bool]]:
+    """The steps from `start` on, the first of which has been read: it shows whether data and the learner that was `resumed` fit together.
 
-
-def _placed(device: torch.device | str) -> torch.device:
-    """`device` with its index, as tensors have it."""
-    return torch.empty(0, device=device).device
+    Raises:
+        StreamError: there is no step at all, or the data end before the start.
+        ShapeError: the first step has another batch than the learner.
+    """
+    items = source.steps(form, start)
+    first = next(items, None)
+    if first is None:
+        if not start.steps:
+            raise StreamError("the data have no step: they are empty, or an iterator that was read before; give them anew, from their start")
+        return items
+    step, _ = first
+    if resumed is not None and resumed.states is not None and step.reset is not True and batch_of(step, resumed) != resumed.batch:
+        raise ShapeError(
+            f"item {start.steps} of the stream has {batch_of(step, resumed)} samples, but the checkpoint was written with {resumed.batch}; give the "
+            "data it was made with",
+            item=start.steps,
+        )
+    return itertools.chain((first,), items)
 
 
 def _least(steps: int | None, total: int | None) -> int | None:

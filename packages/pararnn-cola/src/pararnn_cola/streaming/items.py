@@ -30,19 +30,19 @@ class Step(NamedTuple):
 class Form(NamedTuple):
     """What the network asks of a step."""
 
-    lead: int
-    """dimensions before the batch"""
+    lead: tuple[int, ...]
+    """sizes before the batch"""
     unit_dims: int
     """dimensions of one sample's input"""
     device: torch.device
 
     @classmethod
     def of(cls, network: Network) -> Form:
-        return cls(len(network.lead), network.recurrent[0].unit_dims, next(network.parameters()).device)
+        return cls(tuple(network.lead), network.recurrent[0].unit_dims, next(network.parameters()).device)
 
     def axes(self, *, time: bool) -> str:
         """The dimensions of an input, in words."""
-        names = [*("runs",) * self.lead, "batch", *("time",) * time, *(("input",) if self.unit_dims == 1 else ("channels", "height", "width"))]
+        names = [*("runs",) * len(self.lead), "batch", *("time",) * time, *(("input",) if self.unit_dims == 1 else ("channels", "height", "width"))]
         return f"({', '.join(names)})"
 
 
@@ -73,7 +73,7 @@ def step_of(item: Any, number: int, form: Form) -> Step:
 
     Raises:
         StreamError: it is no `(u, y)`, `(u, y, weight)` or `Step`.
-        DTypeError, ShapeError: `u` is no tensor of one step.
+        DTypeError, ShapeError: `u` is no tensor of one step, or `reset` is neither a bool nor one flag a sample.
     """
     if not isinstance(item, Step):
         if not isinstance(item, tuple | list) or not 2 <= len(item) <= 3:
@@ -84,12 +84,17 @@ def step_of(item: Any, number: int, form: Form) -> Step:
     if not isinstance(u, Tensor):
         kind = type(u).__name__
         raise DTypeError(f"item {number} of the stream has inputs of type {kind}; make them a tensor {form.axes(time=False)}", item=number)
-    if u.dim() != form.lead + 1 + form.unit_dims:
-        whole = u.dim() == form.lead + 2 + form.unit_dims
-        advice = "wrap data that has a time axis: train(learner, sequences(loader))" if whole else "give the samples of one step"
+    ahead = u.dim() - len(form.lead) - form.unit_dims
+    if ahead != 1:
+        advice = "wrap data that has a time axis: train(learner, sequences(loader))" if ahead == 2 else "give the samples of one step"
+        if form.lead and u.dim() == 1 + form.unit_dims:
+            shape = ", ".join(map(str, form.lead))
+            advice = f"for samples that all runs share, x.expand({shape}, *x.shape) repeats them without a copy, as batch.steps(network.lead) does"
         raise ShapeError(
             f"item {number} of the stream has inputs of shape {tuple(u.shape)}, one step is {form.axes(time=False)}; {advice}", item=number
         )
+    if step.reset is not False and step.reset is not True:
+        step = step._replace(reset=_reset_of(step, number, len(form.lead) + 1))
     if u.device == form.device:
         return step
     device = form.device
@@ -115,7 +120,12 @@ def sequence_of(item: Any, number: int, form: Form, batch_size: int | None) -> S
     for name, part in (("inputs", inputs), ("targets", targets), ("weights", weights), ("mask", mask)):
         if not isinstance(part, Tensor) and (part is not None or name == "inputs"):
             raise DTypeError(f"sequence {number}: {name} is of type {type(part).__name__}; make it a tensor", item=number)
-    axis = form.lead + 1
+    if form.lead and inputs.dim() == 2 + form.unit_dims:
+        # One sequence for all runs; a repeat without a copy.
+        if targets is not None and targets.shape[:2] == inputs.shape[:2]:
+            targets = targets.expand(*form.lead, *targets.shape)
+        inputs = inputs.expand(*form.lead, *inputs.shape)
+    axis = len(form.lead) + 1
     if inputs.dim() != axis + 1 + form.unit_dims or inputs.shape[axis] == 0:
         raise ShapeError(
             f"sequence {number} has inputs of shape {tuple(inputs.shape)}; {form.axes(time=True)} with at least one step was expected", item=number
@@ -135,6 +145,22 @@ def sequence_of(item: Any, number: int, form: Form, batch_size: int | None) -> S
             raise ShapeError(f"sequence {number}: {name} has shape {tuple(part.shape)}; (batch, time) is {rows[-2:]}", item=number)
     shared = weights.tolist() if weights is not None and weights.dim() == 1 else _on(weights, form.device)
     return Sequence(_on(inputs, form.device), _on(targets, form.device), shared, _on(mask, form.device), axis, rows[-1])
+
+
+def _reset_of(step: Step, number: int, axes: int) -> Tensor | bool:
+    """`step.reset` as a bool where it is one number, such as a flag out of an array; else one flag a sample, of which there are `axes` axes."""
+    reset: Any = step.reset
+    if getattr(reset, "shape", None) == () and hasattr(reset, "item"):
+        reset = reset.item()
+    if isinstance(reset, int) and reset in (0, 1):
+        return bool(reset)
+    if not isinstance(reset, Tensor) or reset.dtype != torch.bool:
+        kind = reset.dtype if isinstance(reset, Tensor) else f"{reset!r:.40} of type {type(reset).__name__}"
+        raise DTypeError(f"item {number} of the stream: reset is {kind}; make it a bool, or a boolean tensor (batch,)", item=number)
+    batch = tuple(step.u.shape[:axes])
+    if tuple(reset.shape) not in (batch, batch[-1:]):
+        raise ShapeError(f"item {number} of the stream: reset has shape {tuple(reset.shape)}; one entry a sample is {batch[-1:]}", item=number)
+    return reset
 
 
 def _on(part: Any, device: torch.device) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 POINTS = 512
 """A curve has at most so many points, and at least half of them once it is full."""
@@ -44,15 +44,33 @@ class LossLog:
         """Numbers that `load_state_dict` goes on from."""
         return dict(vars(self))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
-        vars(self).update(state)
-        self.points = [(int(step), float(loss)) for step, loss in state["points"]]
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Self:
+        """A log that goes on from what `state_dict` gave.
+
+        Raises:
+            TypeError, ValueError: it gave something else.
+        """
+        log = cls()
+        if not isinstance(state, dict) or state.keys() != vars(log).keys():
+            raise TypeError(f"its losses are {state!r:.60}")
+        for name, value in vars(log).items():
+            if type(state[name]) is not type(value):
+                raise TypeError(f"{name} of the losses is {state[name]!r:.60}")
+        vars(log).update(state)
+        log.points = [(int(step), float(loss)) for step, loss in state["points"]]
+        if log.stride < 1 or not 0 <= log._gathered < log.stride or log.count < 0:
+            raise ValueError(f"losses with {log.count} steps, {log._gathered} of {log.stride} in a point")
+        return log
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingReport:
-    """How a run of `train` went; losses are weighted means over the batch, as `StepResult.loss` has them."""
+    """How a run of `train` went; `loss_curve` has its losses by step.
+
+    Losses are weighted means over the batch, as `StepResult.loss` has them: for a task's sequences, whose weights add up to 1 over T steps,
+    `mean_loss` is 1/T of what it is with weights of 1.
+    """
 
     steps: int
     """steps of the data that have been learned, those before a resume too"""
@@ -68,6 +86,13 @@ class TrainingReport:
     """of this call"""
     resumed_at: int
     """steps that had been learned when this call began"""
+
+    def __repr__(self) -> str:
+        numbers = [f"{self.steps} step{'s' * (self.steps != 1)} in {self.sequences} sequence{'s' * (self.sequences != 1)}"]
+        if self.resumed_at:
+            numbers.append(f"resumed after {self.resumed_at}")
+        numbers.append("no loss" if self.mean_loss is None else f"mean loss {self.mean_loss:.4g}")
+        return f"TrainingReport({', '.join(numbers)}, {self.steps_per_second:,.0f} steps/s)"
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON can hold it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +30,17 @@ EVERY = 10
 
 def listed(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """The parts between commas."""
-    return tuple(part.strip() for part in value.split(",") if part.strip())
+    parts = tuple(part.strip() for part in value.split(",") if part.strip())
+    if value and not parts:
+        raise click.BadParameter(f"{value!r} names nothing; leave the option out for all there are", ctx, param)
+    return parts
+
+
+def limited(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """A number of minutes."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no number of minutes", ctx, param)
+    return value
 
 
 def listed_numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -47,7 +59,7 @@ def listed_numbers(ctx: click.Context, param: click.Parameter, value: str) -> tu
 @click.option("--tasks", default="", metavar="A,B,...", callback=listed, help="Only these, such as adding,lorenz:every,adding:0.5.")
 @click.option("--seeds", default="", metavar="1,2,...", callback=listed_numbers, help="These instead of the preset's, such as 0,1,2.")
 @click.option("--iterations", default=None, type=click.IntRange(1), help="Sequences that each network sees, instead of the preset's number.")
-@click.option("--minutes", default=None, type=click.FloatRange(0), help="Begin no further entry after so many.")
+@click.option("--minutes", default=None, type=click.FloatRange(0), callback=limited, help="Begin no further entry after so many.")
 @click.option("--no-graph", is_flag=True, help="On a GPU, launch each kernel instead of replaying a CUDA graph.")
 @click.option("--list", "list_only", is_flag=True, help="List the entries, and which of them are done, and train nothing.")
 @click.option("--table-only", is_flag=True, help="Make the tables of all *.jsonl in the folder, and train nothing.")
@@ -83,7 +95,8 @@ def cola_study(
     records = _all_records(out)
     files = _write(records, out, plots=plots)
     if as_json:
-        click.echo(json.dumps(table.to_dict(records) | {"files": [str(path) for path in files]}, indent=2))
+        left = {entry.key for entry in entries} - {record.entry.key for record in records}
+        click.echo(json.dumps(table.to_dict(records) | {"entries_left": len(left), "files": [str(path) for path in files]}, indent=2))
     else:
         click.echo(table.markdown(records))
         click.echo(f"Saved: {', '.join(str(path) for path in files)}")
@@ -99,6 +112,7 @@ def _list(entries: Sequence[Entry], out: Path, *, as_json: bool) -> None:
 
 
 def _train(entries: Sequence[Entry], out: Path, device: torch.device, *, graph: bool, minutes: float | None, silent: bool) -> None:
+    _check_writable(out)
     done = {record.entry.key for record in _all_records(out)}
     left = [entry for entry in entries if entry.key not in done]
     began, starts = time.monotonic(), Starts()
@@ -121,6 +135,16 @@ def _train(entries: Sequence[Entry], out: Path, device: torch.device, *, graph: 
             progress.advance(overall)
             if not silent:
                 click.echo(f"{records[0].facts['seconds']:.1f} s  {entry.describe()}", err=True)
+
+
+def _check_writable(out: Path) -> None:
+    """Raise before anything is trained if results could not be kept."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be written ({error}); choose another folder") from error
 
 
 def _all_records(out: Path) -> list[Record]:

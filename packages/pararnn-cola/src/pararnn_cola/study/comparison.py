@@ -10,9 +10,20 @@ from dataclasses import dataclass
 from pararnn_cola.study.results import Record
 
 HIGHER_IS_BETTER = ("accuracy", "valid_steps")
-QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 14: 2.145, 19: 2.093, 29: 2.045}
-"""Student's t at 97.5 %, by degrees of freedom."""
+QUANTILES = dict(
+    enumerate(
+        (
+            *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
+            *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+            *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
+        ),
+        start=1,
+    )
+)
+"""Student's t at 97.5 %, by degrees of freedom; beyond them that of the most, which is a little too large."""
 TRAIN = "train"
+ROUNDING = 1e-6
+"""Differences below this share of the values are rounding: kernels sum in another order where another number of networks is trained at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +46,11 @@ class Difference:
     mean: float
     """NaN where the two have no seed in common"""
     error: float
-    """the standard error of the mean"""
+    """the standard error of the mean; NaN with one seed"""
     wins: int
     """seeds in which the first is better"""
     verdict: str
-    """"better", "worse" or "no difference", by a t interval of 95 %; with one seed "unknown" """
+    """"better", "worse" or "no difference", by a t interval of 95 %; "equal" up to rounding; with one seed "unknown" """
 
 
 def group(records: Iterable[Record], by: Callable[[Record], tuple[str, ...]]) -> dict[tuple[str, ...], list[Record]]:
@@ -84,8 +95,8 @@ def best_of(records: Sequence[Record]) -> Best | None:
 
 
 def values_of(record: Record, metric: str) -> tuple[float, ...]:
-    """The metric, or the loss of training where it is "train", one number a seed."""
-    return record.train if metric == TRAIN else record.metrics[metric]
+    """The metric, NaN where it was not measured, or the loss of training where it is "train", one number a seed."""
+    return record.train if metric == TRAIN else record.metrics.get(metric, (math.nan,) * len(record.train))
 
 
 def metrics_of(record: Record) -> list[str]:
@@ -94,10 +105,10 @@ def metrics_of(record: Record) -> list[str]:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and the standard deviation (0 for one value)."""
+    """The mean and the standard deviation, NaN for one value, which has none."""
     if not values or not all(map(math.isfinite, values)):
         return (math.inf if math.inf in values else math.nan), math.nan
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
 
 
 def difference(metric: str, first: Sequence[float], second: Sequence[float]) -> Difference:
@@ -107,7 +118,10 @@ def difference(metric: str, first: Sequence[float], second: Sequence[float]) -> 
     wins = sum(sign * value > 0 for value in each)
     mean, deviation = mean_and_deviation(each)
     error = deviation / math.sqrt(max(1, len(each)))
-    return Difference(metric=metric, seeds=len(each), mean=mean, error=error, wins=wins, verdict=_verdict(sign * mean, error, len(each)))
+    sizes = [abs(one) + abs(two) for one, two in zip(first, second, strict=True)]
+    same = math.isfinite(mean) and all(abs(value) <= ROUNDING * size for value, size in zip(each, sizes, strict=True))
+    verdict = "equal" if same else _verdict(sign * mean, error, len(each))
+    return Difference(metric=metric, seeds=len(each), mean=mean, error=error, wins=wins, verdict=verdict)
 
 
 def paired(metric: str, first: Record, second: Record) -> Difference:
@@ -121,7 +135,7 @@ def left_out(metric: str, first: Sequence[Record], second: Sequence[Record]) -> 
     """The difference of two rules where each seed's configurations are chosen by the other seeds.
 
     A rule with more options to choose from has more luck to pick up in its best configuration; here that luck does not count. None with one seed,
-    or where a rule diverged throughout.
+    or where no configuration of a rule learned on all of the seeds that choose.
     """
     seeds = [seed for seed in first[0].entry.seeds if all(seed in record.entry.seeds for record in (*first, *second))]
     if len(seeds) < 2:
@@ -130,12 +144,18 @@ def left_out(metric: str, first: Sequence[Record], second: Sequence[Record]) -> 
     for records in (first, second):
         values = []
         for seed in seeds:
-            best = min(
-                records, key=lambda record: statistics.fmean(record.train[record.entry.seeds.index(other)] for other in seeds if other != seed)
-            )
+            others = [other for other in seeds if other != seed]
+            mean, best = min(((_mean_over(record, others), record) for record in records), key=lambda pair: pair[0])
+            if not math.isfinite(mean):
+                return None
             values.append(values_of(best, metric)[best.entry.seeds.index(seed)])
         chosen.append(values)
     return difference(metric, *chosen)
+
+
+def _mean_over(record: Record, seeds: Sequence[int]) -> float:
+    """The loss of training, its mean over some of the seeds."""
+    return statistics.fmean(record.train[record.entry.seeds.index(seed)] for seed in seeds)
 
 
 def _verdict(gain: float, error: float, seeds: int) -> str:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import ConfigError, ShapeError
-from pararnn_cola.tasks.base import Batch, Step, Task
+from pararnn_cola.streaming.items import Step
+from pararnn_cola.tasks.base import Batch, Task
 
 DATA_SEED = 50
 """Added to the seed for the generator of the data, so that weights and data of a seed are drawn apart."""

@@ -33,6 +33,8 @@ class EnsembleOptimizer(torch.optim.Optimizer):
         clip: Sequence[float | None] | None = None,
     ) -> None:
         held = list(parameters)
+        if not all(isinstance(parameter, Tensor) for parameter in held):
+            raise ConfigError("EnsembleOptimizer takes parameters, not groups of them; rates are one a run: lr=[...]")
         clip = [None] * len(lr) if clip is None else clip
         _check(held, algorithm, lr, clip)
         device, dtype = held[0].device, held[0].dtype
@@ -102,5 +104,5 @@ def _check(held: list[nn.Parameter], algorithm: Sequence[str], lr: Sequence[floa
         )
     if unknown := sorted({*algorithm} - {"sgd", "adam"}):
         raise ConfigError(f'algorithms are "sgd" and "adam", got {unknown}', algorithm=unknown)
-    if any(not rate >= 0 for rate in lr) or any(bound is not None and not bound > 0 for bound in clip):
-        raise ConfigError("rates are not negative and bounds are above zero (None: no bound)", lr=list(lr), clip=list(clip))
+    if any(not 0 <= rate < float("inf") for rate in lr) or any(bound is not None and not bound > 0 for bound in clip):
+        raise ConfigError("rates are finite and not negative, and bounds are above zero (None: no bound)", lr=list(lr), clip=list(clip))

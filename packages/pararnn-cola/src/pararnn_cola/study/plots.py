@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ from pararnn_cola.study.results import Record
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6E6E6E")
 MARKERS = "osD^vPX"
-LINES = ("-", "--", "-.", ":")
-"""By which values of a rule's options are told apart."""
+CUT_OFF = 20
+"""Losses up to so many times the lowest are shown over the rate."""
+BESIDE = 1.05
+"""How far, as a factor of the rate, the points of a rule are shifted from those of the one before it."""
 
 
 def draw_study(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -54,50 +55,72 @@ def _draw_bars(task: str, records: Sequence[Record]) -> Any:
                 mean, deviation = mean_and_deviation(values_of(record, metric))
                 if math.isfinite(mean):
                     axes.bar(place, mean, yerr=deviation, capsize=3, color=_colour(records, rule))
-            axes.set_xticks(range(len(found)), list(found), rotation=30, horizontalalignment="right")
+            axes.set_xticks(range(len(found)), [rule.replace("(", "\n(") for rule in found], rotation=30, horizontalalignment="right", fontsize=8)
+            if axes.get_ylim()[0] < 0:
+                # A bar of the deviation may reach below zero, which no loss does.
+                axes.set_ylim(bottom=0)
             axes.set_title(f"{_metric(metric)}, {algorithm}", fontsize=9)
-    figure.suptitle(f"{task}: each rule at its best rate, mean and deviation over seeds", fontsize=10)
+    figure.suptitle(f"{task}: each rule at its best, mean and deviation over seeds", fontsize=10)
     return figure
 
 
 def _draw_curves(task: str, records: Sequence[Record]) -> Any:
-    """Loss of training by the number of sequences seen, each rule at its best."""
+    """Loss of training by the number of batches seen, each rule at its best."""
     algorithms = _algorithms(records)
-    figure = _figure(5 * len(algorithms), 4)
+    figure = _figure(5 * len(algorithms), 5)
     for axes, algorithm in zip(figure.subplots(1, len(algorithms), squeeze=False)[0], algorithms, strict=True):
         for key, record in _best(records, contender).items():
             if key[1] == algorithm:
                 seen, losses = zip(*record.curve, strict=True)
                 label = f"{key[2]}, {record.configuration.label()}"
                 axes.plot(seen, losses, marker=_marker(records, key[2]), markersize=3, color=_colour(records, key[2]), label=label)
-        axes.set(xlabel="sequences seen", ylabel="training loss, mean over seeds", yscale="log", title=algorithm)
-        axes.legend(fontsize=6)
+        axes.set(xlabel="batches of sequences seen", ylabel="training loss, mean over seeds", yscale="log", title=algorithm)
+        _legend_below(axes, columns=1)
     figure.suptitle(task, fontsize=10)
     return figure
 
 
 def _draw_rates(task: str, records: Sequence[Record]) -> Any:
-    """Loss of training by the rate, for each rule and value of its options."""
+    """Loss of training by the rate: each rule with its best options at that rate, and faintly with each value of them."""
     algorithms = _algorithms(records)
-    figure = _figure(5.5 * len(algorithms), 4.5)
+    figure = _figure(5.5 * len(algorithms), 5)
     for axes, algorithm in zip(figure.subplots(1, len(algorithms), squeeze=False)[0], algorithms, strict=True):
-        drawn: Counter[str] = Counter()
-        for key, members in group(records, variant).items():
-            if key[1] != algorithm:
-                continue
-            rates = group(members, lambda record: (str(record.configuration.lr),))
-            best = [one for one in (best_of(same) for same in rates.values()) if one is not None]
-            points = sorted((one.record.configuration.lr, *mean_and_deviation(one.record.train)) for one in best)
-            if points:
+        here = [record for record in records if record.configuration.algorithm == algorithm]
+        for (*_, rule, _), members in group(here, variant).items():
+            if points := _by_rate(members):
+                axes.plot(*[*zip(*points, strict=True)][:2], color=_colour(records, rule), linewidth=0.6, alpha=0.3)
+        lowest, highest = math.inf, 0.0
+        for (*_, rule), members in group(here, contender).items():
+            if points := _by_rate(members):
                 lr, means, deviations = zip(*points, strict=True)
-                style = {"color": _colour(records, key[2]), "marker": _marker(records, key[2]), "alpha": 0.7, "markersize": 3, "capsize": 2}
-                line = LINES[drawn[key[2]] % len(LINES)]
-                drawn[key[2]] += 1
-                axes.errorbar(lr, means, yerr=deviations, label=f"{key[2]} {key[3]}".strip(), linestyle=line, linewidth=1, **style)
-        axes.set(xlabel="rate", ylabel="training loss", xscale="log", yscale="log", title=algorithm)
-        axes.legend(fontsize=5, ncols=2)
-    figure.suptitle(f"{task}: rates that diverged are left out", fontsize=10)
+                lowest, highest = min(lowest, *means), max(highest, *means)
+                # Beside one another, so that bars at the same rate can be told apart.
+                beside = [rate * BESIDE ** _place(records, rule) for rate in lr]
+                style = {"color": _colour(records, rule), "marker": _marker(records, rule), "markersize": 4, "capsize": 2}
+                axes.errorbar(beside, means, yerr=deviations, label=rule, linewidth=1.4, **style)
+        axes.set(xlabel="rate", ylabel="training loss, mean and deviation over seeds", xscale="log", yscale="log", title=algorithm)
+        if highest > 0:
+            # A rate that nearly diverged would leave no room for the others, nor would a bar that reaches zero, which has no logarithm.
+            axes.set_ylim(max(lowest, highest * 1e-12) / 1.6, min(highest, CUT_OFF * max(lowest, highest * 1e-12)) * 1.4)
+        _legend_below(axes, columns=3)
+    figure.suptitle(
+        f"{task}\nbold: best options at that rate, faint: each value of them; what diverged or is {CUT_OFF} times the lowest is left out",
+        fontsize=9,
+    )
     return figure
+
+
+def _by_rate(records: Sequence[Record]) -> list[tuple[float, float, float]]:
+    """Rates in their order, with mean and deviation of the loss of training, each at its best."""
+    rates = group(records, lambda record: (str(record.configuration.lr),))
+    best = [one.record for one in map(best_of, rates.values()) if one is not None]
+    return sorted((record.configuration.lr, *mean_and_deviation(record.train)) for record in best)
+
+
+def _legend_below(axes: Any, *, columns: int) -> None:
+    """A legend under the axes, where it hides no line."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
 
 
 def _best(records: Sequence[Record], by: Callable[[Record], tuple[str, ...]]) -> dict[tuple[str, ...], Record]:

@@ -60,12 +60,22 @@ class Record:
 
 
 def record_of(plain: Mapping[str, Any]) -> Record:
-    """The record whose `to_json` was parsed to `plain`."""
+    """The record whose `to_json` was parsed to `plain`.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: `plain` is something else.
+        ConfigError: its entry cannot be trained.
+    """
+    entry = entry_of(plain["entry"])
+    train = _numbers(plain["train"], math.inf)
+    metrics = {name: _numbers(values, math.nan) for name, values in plain["metrics"].items()}
+    if any(len(values) != len(entry.seeds) for values in (train, *metrics.values())):
+        raise ValueError(f"a record of {len(entry.seeds)} seeds has {len(train)} losses, or another number of some metric")
     return Record(
-        entry=entry_of(plain["entry"]),
+        entry=entry,
         configuration=Configuration(**plain["configuration"]),
-        train=_numbers(plain["train"], math.inf),
-        metrics={name: _numbers(values, math.nan) for name, values in plain["metrics"].items()},
+        train=train,
+        metrics=metrics,
         curve=tuple((iteration, math.inf if loss is None else loss) for iteration, loss in plain["curve"]),
         diagnostics={name: _numbers(values, math.nan) for name, values in plain["diagnostics"].items()},
         facts=plain["facts"],
@@ -95,17 +105,16 @@ def load(path: Path) -> list[Record]:
     """The records in `path` whose entry is complete; lines that are no records, such as one cut short, are passed over."""
     if not path.exists():
         return []
-    parsed = []
-    for line in path.read_text().splitlines():
+    latest = {}
+    for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines():
         try:
-            plain = json.loads(line)
-            parsed.append((plain["key"], plain["of"], record_of(plain)))
-        except (ValueError, KeyError, TypeError):
+            record = record_of(json.loads(line))
+            # An entry that was cut short and done again has lines twice: the later one of a configuration holds.
+            latest[record.entry.key, _identity(record.configuration)] = record
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
             continue
-    # An entry that was cut short and done again has lines twice: the later one of a configuration holds.
-    latest = {(key, _identity(record.configuration)): (key, of, record) for key, of, record in parsed}
-    counts = Counter(key for key, _, _ in latest.values())
-    return [record for key, of, record in latest.values() if counts[key] == of]
+    counts = Counter(key for key, _ in latest)
+    return [record for (key, _), record in latest.items() if counts[key] == len(record.entry.configurations())]
 
 
 def _identity(configuration: Configuration) -> str:
@@ -121,4 +130,4 @@ def _rounded(value: float) -> float | None:
 
 
 def _numbers(values: Sequence[float | None], missing: float) -> tuple[float, ...]:
-    return tuple(missing if value is None else value for value in values)
+    return tuple(missing if value is None else float(value) for value in values)

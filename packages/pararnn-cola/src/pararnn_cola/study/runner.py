@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import time
@@ -60,8 +61,8 @@ def run_entry(
     def sequence() -> Tensor:
         total = torch.zeros(len(runs), device=device)
         learner.init(len(runs), entry.batch)
-        for u, y, weight, mask in data.steps(runs):
-            loss = learner.step(u, y, weight, mask).loss
+        for step in data.steps(runs):
+            loss = learner.step(step.u, step.y, step.weight, step.mask).loss
             if loss is not None:
                 total = total + loss
         # Where weights move as steps come, this is for what a window still owes.
@@ -103,7 +104,10 @@ def _learner(entry: Entry, configurations: Sequence[Configuration], network: Net
     )
     options = {**entry.rule_options, **_one_a_run([configuration.values for configuration in each], network)}
     update = "step" if entry.update == "step" else "accumulate"
-    learner: Learner = rule_of(entry.rule)(network, loss=loss, optimizer=optimizer, update=update, **options)
+    try:
+        learner: Learner = rule_of(entry.rule)(network, loss=loss, optimizer=optimizer, update=update, **options)
+    except TypeError as error:
+        raise ConfigError(f"{entry.rule} cannot be built with the options {', '.join(options) or 'of a study'}: {error}", rule=entry.rule) from error
     return learner
 
 
@@ -114,10 +118,16 @@ def rule_of(name: str) -> Any:
         UnknownNameError: pararnn_cola has no learner of that name.
     """
     rule = getattr(pararnn_cola, name, None)
-    if not (isinstance(rule, type) and issubclass(rule, Learner)):
-        known = [other for other in pararnn_cola.__all__ if pararnn_cola.HOMES[other].startswith("learners.") and other.isidentifier()]
-        raise UnknownNameError(f"there is no rule {name!r} in pararnn_cola; rules are among {', '.join(known)}", name=name)
+    if not _is_rule(rule):
+        known = [
+            other for other in pararnn_cola.__all__ if pararnn_cola.HOMES[other].startswith("learners.") and _is_rule(getattr(pararnn_cola, other))
+        ]
+        raise UnknownNameError(f"there is no rule {name!r} in pararnn_cola; there are {', '.join(known)}", name=name)
     return rule
+
+
+def _is_rule(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Learner) and not inspect.isabstract(value)
 
 
 def _one_a_run(each: Sequence[Mapping[str, float]], network: Network) -> dict[str, Tensor]:

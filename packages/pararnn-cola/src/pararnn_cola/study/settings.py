@@ -6,15 +6,18 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pararnn.errors import ConfigError
 from pararnn_cola.study.optimizers import Algorithm
 
 Weights = Literal["gauss", "orthogonal", "identity"]
 Initialisation = Literal["two", "unit", "secant", "bisect", "none"] | float
+LARGEST_SEED = 2**63 - 2**16
+"""What is added to a seed, for weights and for data, has to fit as well."""
 Value = float | int | str | None
 
 
@@ -69,6 +72,16 @@ class Entry:
         for name in ("varied", "optimizers", "clips", "seeds"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty; an entry with nothing to train compares nothing", name=name)
+        for name, known in (("weights", get_args(Weights)), ("update", ("sequence", "step"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is none of {', '.join(known)}", **{name: getattr(self, name)})
+        for algorithm, lr in self.optimizers:
+            if algorithm not in get_args(Algorithm) or not isinstance(lr, int | float) or not 0 <= lr < math.inf:
+                raise ConfigError(f"optimizers has {(algorithm, lr)!r}; each is an algorithm, sgd or adam, with a finite rate", lr=lr)
+        if any(clip is not None and not (isinstance(clip, int | float) and clip > 0) for clip in self.clips):
+            raise ConfigError(f"clips={self.clips}; bounds are above zero (None: no bound)", clips=self.clips)
+        if any(isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < LARGEST_SEED for seed in self.seeds):
+            raise ConfigError(f"seeds={self.seeds}; a seed is a whole number from 0 to {LARGEST_SEED - 1}", seeds=self.seeds)
         if len({*self.seeds}) != len(self.seeds):
             raise ConfigError(f"seeds={self.seeds}; a seed that comes twice counts twice", seeds=self.seeds)
         if any({*values} != {*self.varied[0]} for values in self.varied):
@@ -91,7 +104,7 @@ class Entry:
 
     @property
     def task_label(self) -> str:
-        """What is learned and under which conditions, equal for the rules that may be compared."""
+        """What is learned, on which seeds and under which conditions, equal for the rules that may be compared."""
         options = {name: value for name, value in self.task_options.items() if name != "placement"}
         notes = [f"loss {_placed(self.task_options.get('placement', 'every'))}", *(f"{name} {value}" for name, value in options.items())]
         if self.weights != "gauss":
@@ -100,7 +113,7 @@ class Entry:
             notes.append(f"init {self.init}")
         if self.update == "step":
             notes.append("update every step")
-        return f"{self.task} ({', '.join(notes)}; {self.state_size} units, {self.iterations} x {self.batch} sequences)"
+        return f"{self.task} ({', '.join(notes)}; {self.state_size} units, {self.iterations} x {self.batch} sequences, {_counted(self.seeds)})"
 
     @property
     def rule_label(self) -> str:
@@ -119,6 +132,13 @@ def entry_of(plain: Mapping[str, Any]) -> Entry:
     """The entry that `to_dict` gave."""
     tuples = {name: tuple(plain[name]) for name in ("varied", "clips", "seeds")}
     return Entry(**{**plain, **tuples, "optimizers": tuple((algorithm, lr) for algorithm, lr in plain["optimizers"])})
+
+
+def _counted(seeds: tuple[int, ...]) -> str:
+    """The seeds in words, those in a row by their ends."""
+    if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[0] + len(seeds))):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _placed(placement: Value) -> str:

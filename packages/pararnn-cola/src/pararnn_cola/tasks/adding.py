@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pararnn.errors import ConfigError
 from pararnn_cola.network import Network
-from pararnn_cola.tasks.base import Batch, Task
+from pararnn_cola.tasks.base import Batch, Task, checked_seed
 from pararnn_cola.tasks.evaluation import answers, for_network
 from pararnn_cola.tasks.placement import Placement
 
@@ -23,7 +23,7 @@ class Adding(Task):
     network that knows the last target's mean and nothing else has `mse_last` 1/6.
 
     Raises:
-        ConfigError: `length` is below 2, or `placement` is none (see `loss_weights`).
+        ConfigError: `length` is below 2, `seed` is no seed, or `placement` is none (see `loss_weights`).
 
     Source: Hochreiter and Schmidhuber (1997), section 5.4; with markers in either half, and a target at every step.
     """
@@ -37,7 +37,7 @@ class Adding(Task):
         super().__init__(length, placement)
         if length < 2:
             raise ConfigError(f"length={length}; a sequence with a marker in either half has at least 2 steps", length=length)
-        self.seed = seed
+        self.seed = checked_seed(seed)
 
     def _draw(self, size: int, generator: torch.Generator) -> Batch:
         half = self.length // 2

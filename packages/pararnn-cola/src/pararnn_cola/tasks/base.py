@@ -5,28 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from pararnn.errors import ConfigError, ShapeError
 from pararnn_cola.network import Network
+from pararnn_cola.streaming.items import Step
 from pararnn_cola.tasks.evaluation import evaluating
 from pararnn_cola.tasks.placement import Placement, loss_weights
-
-
-class Step(NamedTuple):
-    """One step of a batch, in the order in which `Learner.step` takes it."""
-
-    u: Tensor
-    """`(*lead, batch, input)`"""
-    y: Tensor
-    """`(*lead, batch, ...)`"""
-    weight: float | Tensor
-    """of the loss: one number for all samples, or `(batch,)`"""
-    mask: Tensor | None
-    """`(batch,)`, true in the rows that have this step"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +58,14 @@ class Batch:
         return self.inputs.shape[1]
 
     def steps(self, lead: tuple[int, ...] = ()) -> Iterator[Step]:
-        """The steps in their order; for an ensemble, whose `network.lead` is given, inputs and targets are repeated for each run, without a copy."""
+        """The steps in their order, the first of which resets a stream.
+
+        For an ensemble, whose `network.lead` is given, inputs and targets are repeated for each run, without a copy.
+        """
         inputs, targets = (values.expand(*lead, *values.shape).unbind(len(lead) + 1) for values in (self.inputs, self.targets))
         weights = self.weights.tolist() if self.weights.dim() == 1 else self.weights.unbind(1)
         masks = [None] * self.length if self.mask is None else self.mask.unbind(1)
-        return map(Step, inputs, targets, weights, masks)
+        return map(Step, inputs, targets, weights, masks, [True] + [False] * (self.length - 1))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The batch on `device`, what is floating point in it as `dtype`."""
@@ -84,6 +75,17 @@ class Batch:
 
         mask = None if self.mask is None else move(self.mask)
         return type(self)(move(self.inputs), move(self.targets), move(self.weights), mask)
+
+
+def checked_seed(seed: int) -> int:
+    """`seed`, which data of a task's own are drawn by.
+
+    Raises:
+        ConfigError: it is no whole number that a generator takes.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63 - 1:
+        raise ConfigError(f"seed={seed!r}; a seed is a whole number from 0 to {2**63 - 2}", seed=seed)
+    return seed
 
 
 class Task(ABC):
@@ -106,10 +108,14 @@ class Task(ABC):
         """`size` sequences that `generator`, one of the CPU, decides, on `device`.
 
         Raises:
-            ConfigError: `size` is below 1, or the generator is not one of the CPU.
+            ConfigError: `size` is below 1, or the generator is none of the CPU.
         """
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ConfigError(f"size={size!r}; a batch has at least 1 sequence", size=size)
+        if not isinstance(getattr(generator, "device", None), torch.device):
+            raise ConfigError(
+                f"the generator is of type {type(generator).__name__}; give torch.Generator().manual_seed(...), so that data can be drawn again"
+            )
         if generator.device.type != "cpu":
             raise ConfigError(
                 f"the generator is one of {generator.device}; data are drawn on the CPU, so that they are the same on every device: "
@@ -125,8 +131,11 @@ class Task(ABC):
         The same data at every call. Nothing is learned, the mode of the network (`train`, `eval`) is left as it was, and no graph is kept.
 
         Raises:
-            ConfigError: the network gives another number of outputs than the task asks for.
+            ConfigError: `network` is no Network, or gives another number of outputs than the task asks for.
         """
+        if not isinstance(network, Network):
+            advice = "give learner.network" if hasattr(network, "network") else "give a Network"
+            raise ConfigError(f"{self.name} evaluates a Network, got a {type(network).__name__}; {advice}", type=type(network).__name__)
         if network.readout.output_size != self.output_size:
             raise ConfigError(
                 f"{self.name} asks for {self.output_size} outputs and the network gives {network.readout.output_size}; "

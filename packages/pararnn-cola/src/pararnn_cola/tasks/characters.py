@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pararnn_cola.tasks.base import Batch, Task
 from pararnn_cola.tasks.evaluation import answers
 from pararnn_cola.tasks.placement import Placement
 
+LONGEST_PATH = 4096
 PIECE, PIECES = 1000, 100
 """How many characters of the test text are read in a row, and how many such pieces at most."""
 
@@ -80,7 +82,15 @@ class Characters(Task):
             ) from error
 
     def decode(self, places: Tensor) -> str:
-        """The text whose characters have `places` `(characters,)` in the vocabulary."""
+        """The text whose characters have `places` `(characters,)` in the vocabulary.
+
+        Raises:
+            InputError: one of them is below 0 or beyond its end.
+        """
+        if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < self.input_size:
+            raise InputError(
+                f"places go from {int(places.min())} to {int(places.max())}; the vocabulary has 0 to {self.input_size - 1}", size=self.input_size
+            )
         return "".join(self.vocabulary[place] for place in places.tolist())
 
     def stream(
@@ -97,10 +107,10 @@ class Characters(Task):
         and the first character is not one of the text). `lead` is `network.lead`; it repeats the pairs for each run of an ensemble.
 
         Raises:
-            ConfigError: `batch` is not within 1 and the number of characters.
+            ConfigError: `batch` is no whole number from 1 to the number of characters.
         """
         count = len(self.train)
-        if not 1 <= batch <= count:
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= count:
             raise ConfigError(f"batch={batch}; the training text has {count} characters for rows to start at, so 1 to {count} rows", batch=batch)
         return self._read_on(self.train.to(device), torch.arange(batch, device=device) * count // batch, dtype, lead)
 
@@ -136,6 +146,11 @@ class Characters(Task):
 
 def _text_of(text: str | os.PathLike[str] | None) -> str:
     if isinstance(text, str):
+        if _names_a_file(text):
+            raise ConfigError(
+                f"text={text!r} is one line that names a file; to learn what is in the file give pathlib.Path(...), as a str is the text itself",
+                text=text,
+            )
         return text
     if text is None:
         try:
@@ -143,9 +158,21 @@ def _text_of(text: str | os.PathLike[str] | None) -> str:
         except ImportError as error:
             raise ConfigError(f"this Python ships without its help topics ({error}); give a text=, or the pathlib.Path of one") from error
         return "\n".join(topics[title] for title in sorted(topics))
+    if not isinstance(text, os.PathLike):
+        raise ConfigError(f"text is of type {type(text).__name__}; give a str that is the text, or the pathlib.Path of a file in UTF-8")
     try:
         return Path(text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{os.fspath(text)} cannot be read as a text in UTF-8 ({error}); give another path, or the text itself", path=text
         ) from error
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether a str that should be a text looks like the path of a file instead: one line that exists, or ends like a text file beside a folder."""
+    if not text or "\n" in text or len(text) > LONGEST_PATH:
+        return False
+    try:
+        return Path(text).is_file() or (re.fullmatch(r"\S*[/\\]\S*\.\w{1,5}", text) is not None)
+    except (OSError, ValueError):
+        return False

@@ -20,14 +20,34 @@ RECORD = 1 + PIXELS
 class PickledArray:
     """What an array in a pickle says of itself; standing in for the real thing, it needs no numpy, and runs no code of the file's choice."""
 
+    shape: tuple[int, ...] = ()
+    kind: str = ""
+    in_rows: bool = True
+    """the last axis is the one whose neighbours lie side by side"""
     content: object = b""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.content = state[-1]
+        _, self.shape, dtype, by_columns, self.content = state
+        self.kind, self.in_rows = dtype.kind, not by_columns
+
+    @classmethod
+    def of_buffer(cls, content: bytes, dtype: PickledDType, shape: tuple[int, ...], order: str) -> PickledArray:
+        """The array as pickles of protocol 5 tell of it."""
+        made = cls()
+        made.shape, made.kind, made.in_rows, made.content = shape, dtype.kind, order == "C", bytes(content)
+        return made
+
+    def describe(self) -> str:
+        """Shape, dtype and order, in words."""
+        held = len(self.content) if isinstance(self.content, bytes) else 0
+        return f"an array {self.shape} of {self.kind}{'' if self.in_rows else ', column by column'}, {held} bytes"
 
 
 class PickledDType:
-    """The dtype in a pickle, of which only the length of `content` is believed."""
+    """The dtype in a pickle, by its code: "u1" for bytes."""
+
+    def __init__(self, kind: str | bytes, *_: object) -> None:
+        self.kind = kind.decode() if isinstance(kind, bytes) else kind
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -40,7 +60,9 @@ class ArraysOnly(pickle.Unpickler):
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
             return lambda *_: PickledArray()
         if module == "numpy" and name in ("ndarray", "dtype"):
-            return PickledArray if name == "ndarray" else lambda *_: PickledDType()
+            return PickledArray if name == "ndarray" else PickledDType
+        if module in ("numpy.core.numeric", "numpy._core.numeric") and name == "_frombuffer":
+            return PickledArray.of_buffer
         if (module, name) == ("_codecs", "encode"):
             return lambda text, _: text.encode("latin1")
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, and CIFAR-10 holds nothing but arrays")
@@ -56,15 +78,28 @@ def read_pickle(source: Source, path: Path) -> tuple[Tensor, Tensor]:
     try:
         batch = ArraysOnly(io.BytesIO(content), encoding="bytes").load()
         named = {name.decode() if isinstance(name, bytes) else name: value for name, value in batch.items()}
-        labels, array = list(named["labels"]), named["data"].content
-        wrong = not isinstance(array, bytes) or len(array) != PIXELS * len(labels) or any(not 0 <= label <= 9 for label in labels)
+        labels, array = named["labels"], named["data"]
     # A damaged pickle raises what it likes; all of it means the same.
     except Exception as error:
         raise source.broken(path, f"is no batch of CIFAR-10 as a pickle ({type(error).__name__}: {error})") from error
-    if wrong or not labels:
-        held = f"{len(array)} bytes" if isinstance(array, bytes) else type(array).__name__
-        raise source.broken(path, f"has {len(labels)} labels and {held} of pixels; {PIXELS} bytes an image and labels from 0 to 9 were expected")
-    return torch.frombuffer(bytearray(array), dtype=torch.uint8).view(-1, 3, 32, 32), torch.tensor(labels, dtype=torch.uint8)
+    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 9 for label in labels):
+        raise source.broken(path, f"has for labels {_shown(labels)}; a list of whole numbers from 0 to 9 was expected")
+    if not isinstance(array, PickledArray) or not isinstance(array.content, bytes):
+        raise source.broken(path, f"has for pixels {_shown(array)}; an array was expected")
+    whole = (array.shape, array.kind, array.in_rows, len(array.content)) == ((len(labels), PIXELS), "u1", True, PIXELS * len(labels))
+    if not whole or not labels:
+        raise source.broken(
+            path,
+            f"has {len(labels)} labels and for pixels {array.describe()}; (images, {PIXELS}) of u1, row by row, with a label for each was expected",
+        )
+    return torch.frombuffer(bytearray(array.content), dtype=torch.uint8).view(-1, 3, 32, 32), torch.tensor(labels, dtype=torch.uint8)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        kinds = sorted({type(one).__name__ for one in value})
+        return f"numbers from {min(value)} to {max(value)}" if kinds == ["int"] else f"a list of {' and '.join(kinds)}"
+    return value.describe() if isinstance(value, PickledArray) else f"a {type(value).__name__}"
 
 
 def read_binary(source: Source, path: Path) -> tuple[Tensor, Tensor]:

@@ -32,14 +32,18 @@ class Classification(Task):
     def __init__(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, classes: int, placement: Placement = "every") -> None:
         if classes < 2:
             raise ConfigError(f"classes={classes}; to tell classes apart takes at least 2", classes=classes)
-        for name, (sequences, labels) in (("train", train), ("test", test)):
-            _check(name, sequences, labels, classes)
+        for name, part in (("train", train), ("test", test)):
+            if not isinstance(part, tuple | list) or len(part) != 2:
+                raise ConfigError(f"{name} is of type {type(part).__name__}; give a pair of sequences (n, time, input) and labels (n,)")
+            _check(name, *part, classes)
         if train[0].shape[1:] != test[0].shape[1:]:
             raise ShapeError(
                 f"training sequences are {tuple(train[0].shape[1:])}, test sequences {tuple(test[0].shape[1:])}; they have to be alike",
                 train=tuple(train[0].shape),
                 test=tuple(test[0].shape),
             )
+        if train[0].dtype != test[0].dtype:
+            raise DTypeError(f"training sequences are {train[0].dtype}, test sequences {test[0].dtype}; they have to be alike")
         super().__init__(train[0].shape[1], placement)
         self.input_size, self.output_size = train[0].shape[2], classes
         self.train, self.test = (train[0], train[1].long()), (test[0], test[1].long())
@@ -55,7 +59,8 @@ class Classification(Task):
         for rows, time, output in answers(network, sequences, as_inputs):
             if time == self.length - 1:
                 wanted = labels[rows].to(output.device).expand(output.shape[:-1])
-                right += (output.argmax(-1) == wanted).sum(-1)
+                # Without a largest output there is no answer, and no share of right ones: argmax would name class 0.
+                right += torch.where(output.isnan().any(-1), torch.nan, (output.argmax(-1) == wanted).double()).sum(-1)
                 surprise -= output.double().log_softmax(-1).gather(-1, wanted.unsqueeze(-1)).sum((-2, -1))
         return {"accuracy": right / len(labels), "cross_entropy": surprise / len(labels)}
 
@@ -69,6 +74,9 @@ def as_inputs(values: Tensor) -> Tensor:
 
 
 def _check(name: str, sequences: Tensor, labels: Tensor, classes: int) -> None:
+    if not isinstance(sequences, Tensor) or not isinstance(labels, Tensor):
+        kinds = " and ".join(type(part).__name__ for part in (sequences, labels))
+        raise DTypeError(f"{name} is a pair of {kinds}; two tensors were expected: torch.as_tensor makes one of an array")
     if sequences.dim() != 3 or 0 in sequences.shape or labels.shape != sequences.shape[:1]:
         raise ShapeError(
             f"{name} holds sequences {tuple(sequences.shape)} and labels {tuple(labels.shape)}; (n, time, input) and (n,) were expected",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pararnn.errors import ConfigError
+from pararnn_cola.tasks.base import checked_seed
 from pararnn_cola.tasks.classification import Classification
 from pararnn_cola.tasks.placement import Placement
 
@@ -34,7 +35,7 @@ class Digits(Classification):
         except ImportError as error:
             raise ConfigError(f"the task digits needs scikit-learn ({error}); pip install 'pararnn-cola[tasks]'") from error
         pixels, labels = load(return_X_y=True)
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(checked_seed(seed)))
         images = torch.tensor(pixels / 16, dtype=torch.float32).view(-1, 8, 8)[order]
         classes = torch.tensor(labels, dtype=torch.int64)[order]
         super().__init__((images[:TRAINING], classes[:TRAINING]), (images[TRAINING:], classes[TRAINING:]), classes=10, placement=placement)

@@ -19,13 +19,23 @@ class Source:
     address: str
     folders: tuple[str, ...] = (".",)
 
+    def folder(self, path: str | os.PathLike[str]) -> Path:
+        """`path` as a Path.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"path is of type {type(path).__name__}; give the folder of {self.title}; {self.advice}")
+        return Path(path)
+
     def find(self, path: str | os.PathLike[str], *names: str) -> Path:
         """The first file of `names` in a folder of the data set at `path`, packed by gzip or not.
 
         Raises:
             ConfigError: none of them is there, or `path` itself is not.
         """
-        root = Path(path)
+        root = self.folder(path)
         if not root.is_dir():
             raise ConfigError(f"{root} is no folder, so {self.title} cannot be read from it; {self.advice}", path=root)
         for folder in self.folders:

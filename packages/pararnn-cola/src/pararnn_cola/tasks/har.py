@@ -43,7 +43,7 @@ class UCIHAR(Classification):
     name = "uci_har"
 
     def __init__(self, path: str | os.PathLike[str], placement: Placement = "every") -> None:
-        self.path = Path(path)
+        self.path = HAR.folder(path)
         train, labels = _part(self.path, "train")
         test, test_labels = _part(self.path, "test")
         # A signal that never changes says nothing; it is left at zero instead of being divided by it.
@@ -76,6 +76,9 @@ def _part(path: Path, part: str) -> tuple[Tensor, Tensor]:
 def _numbers(path: Path) -> Tensor:
     """The numbers in a text file, in float64."""
     content = HAR.read(path)
+    if b"_" in content:
+        # `float` takes "1_0" for 10, as Python's own source does.
+        raise HAR.broken(path, "is no text of numbers (there is an underscore in it)")
     try:
         values = array("d", map(float, content.split()))
     except ValueError as error:

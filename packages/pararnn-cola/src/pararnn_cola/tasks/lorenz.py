@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pararnn.errors import ConfigError
 from pararnn_cola.network import Network
-from pararnn_cola.tasks.base import Batch, Task
+from pararnn_cola.tasks.base import Batch, Task, checked_seed
 from pararnn_cola.tasks.evaluation import answers, for_network, rollout
 from pararnn_cola.tasks.placement import Placement
 
@@ -54,7 +54,7 @@ class Lorenz(Task):
             raise ConfigError(f"dt={dt}; {SUBSTEPS} Runge-Kutta steps follow the system accurately for dt above 0 and at most 0.1", dt=dt)
         if observed not in (1, 2, 3):
             raise ConfigError(f"observed={observed!r}; the system has 3 coordinates, of which the first 1, 2 or 3 can be seen", observed=observed)
-        self.dt, self.observed, self.seed = dt, observed, seed
+        self.dt, self.observed, self.seed = dt, observed, checked_seed(seed)
         self.input_size = self.output_size = observed
 
     def _draw(self, size: int, generator: torch.Generator) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from numbers import Real
 from typing import Literal, TypeAlias
 
 import torch
@@ -36,10 +37,10 @@ def _answered(length: int, placement: Placement) -> int:
         return length
     if placement == "last":
         return 1
-    if isinstance(placement, bool | str) or not isinstance(placement, int | float) or not 0 < placement <= 1:
+    if isinstance(placement, bool | str) or not isinstance(placement, Real) or not 0 < placement <= 1:
         raise ConfigError(
             f'placement={placement!r}; the loss is at "every" step, at the "last" one, or on a share in (0, 1] of the steps, the last ones',
             placement=placement,
         )
     # The decimal that was written, not its binary neighbour: 0.1 of 30 steps is 3, though 0.1 * 30 in floating point lies above 3.
-    return math.ceil(Fraction(repr(float(placement))) * length)
+    return math.ceil(Fraction(str(placement)) * length)

@@ -26,8 +26,10 @@ def make(name: str, **options: Any) -> Task:
 
     Raises:
         UnknownNameError: there is none of that name.
-        ConfigError: the task has no such option, or an option has a value that cannot work.
+        ConfigError: `name` is no str, the task has no such option, or an option has a value that cannot work.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"a task is named by a str, got {type(name).__name__}; there are {', '.join(TASKS)}", name=name)
     if name not in TASKS:
         close = difflib.get_close_matches(name, TASKS, n=1)
         meant = f"did you mean {close[0]!r}? " if close else ""

@@ -39,7 +39,7 @@ class RowMNIST(Classification):
     name = "row_mnist"
 
     def __init__(self, path: str | os.PathLike[str], placement: Placement = "every") -> None:
-        self.path = Path(path)
+        self.path = MNIST.folder(path)
         super().__init__(_mnist(self.path, "train"), _mnist(self.path, "t10k"), classes=10, placement=placement)
 
     def _options(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class RowCIFAR10(Classification):
     name = "row_cifar10"
 
     def __init__(self, path: str | os.PathLike[str], placement: Placement = "every") -> None:
-        self.path = Path(path)
+        self.path = CIFAR10.folder(path)
         train = [_cifar(self.path, f"data_batch_{number}") for number in range(1, 6)]
         together = torch.cat([images for images, _ in train]), torch.cat([labels for _, labels in train])
         super().__init__(together, _cifar(self.path, "test_batch"), classes=10, placement=placement)
