@@ -58,16 +58,21 @@ def main(rounds: int, stream_steps: int, quick: bool, json_path: Path | None) ->
     device = torch.cuda.get_device_name()
     results: dict[str, Any] = {"machine": machine(), "device": device, "quick": quick, "rounds": rounds, "cases": {}, "streams": {}}
     with progress(console) as bar:
-        task = bar.add_task("", total=len(shapes) * rounds + len(streams) * 10 * bool(stream_steps))
+        task = bar.add_task("", total=len(shapes) * rounds)
         for state, batch in shapes:
             bar.update(task, description=f"H={state}, B={batch}", refresh=True)
-            results["cases"][f"H={state}, B={batch}"] = measure(contestants(state, batch), rounds, lambda: bar.update(task, advance=1, refresh=True))
-        for state, batch, share in streams if stream_steps else ():
+            results["cases"][f"H={state}, B={batch}"] = measure(contestants(state, batch), rounds, partial(advanced, bar, task))
+    results["environment"] = environment("pararnn-core", "pararnn-cola")
+    # The streams take minutes more; what is known by now is kept whatever becomes of them.
+    publish([rates_table(results)], results, console, json_path)
+    if not stream_steps:
+        return
+    with progress(console) as bar:
+        task = bar.add_task("", total=len(streams) * 10)
+        for state, batch, share in streams:
             bar.update(task, description=f"stream, H={state}, B={batch}", refresh=True)
             results["streams"][f"H={state}, B={batch}"] = stream(state, batch, round(share * stream_steps), partial(advanced, bar, task))
-    results["environment"] = environment("pararnn-core", "pararnn-cola")
-    tables = [rates_table(results)] + ([streams_table(results)] if results["streams"] else [])
-    publish(tables, results, console, json_path)
+    publish([rates_table(results), streams_table(results)], results, console, json_path)
 
 
 def advanced(bar: Progress, task: Any) -> None:

@@ -90,6 +90,15 @@ def test_resume_may_be_declined(make_learner, make_stream, assert_same, path):
     assert_same(anew, other)
 
 
+@pytest.fixture
+def foreground():
+    """Ctrl-C as in a terminal; where tests run in the background the shell has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("foreground")
 def test_ctrl_c_in_the_middle_of_a_step_saves_after_it(make_learner, make_stream, assert_same, path, monkeypatch):
     learner = make_learner()
     step = learner.step
@@ -110,6 +119,7 @@ def test_ctrl_c_in_the_middle_of_a_step_saves_after_it(make_learner, make_stream
     assert_same(resumed, straight)
 
 
+@pytest.mark.usefixtures("foreground")
 def test_ctrl_c_while_data_are_waited_for_interrupts_at_once(make_learner, make_stream, path):
     def waiting():
         yield from make_stream(9)
@@ -121,6 +131,7 @@ def test_ctrl_c_while_data_are_waited_for_interrupts_at_once(make_learner, make_
     assert train(make_learner(), make_stream(9), checkpoint=path).resumed_at == 9
 
 
+@pytest.mark.usefixtures("foreground")
 def test_a_second_ctrl_c_does_not_wait_and_saves_nothing_half_done(make_learner, make_stream, path, monkeypatch):
     learner = make_learner()
 

@@ -116,4 +116,4 @@ def test_the_module_runs_by_itself(tmp_path):
     command = [sys.executable, "-m", "pararnn_cola.study", "smoke", "--rules", "Nobody", "--out", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
-    assert ran.stderr.startswith("Error: 'smoke' has no entry")
+    assert "\nError: 'smoke' has no entry" in "\n" + ran.stderr
