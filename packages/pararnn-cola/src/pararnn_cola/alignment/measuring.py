@@ -13,8 +13,8 @@ from pararnn_cola.alignment.closure import best_feedback, close
 from pararnn_cola.alignment.exact import ExactSignals, exact_signals
 from pararnn_cola.alignment.reports import AlignmentReport, GradientAlignment, LayerAlignment
 from pararnn_cola.learners.base import Learner
-from pararnn_cola.learners.cola import COLA
 from pararnn_cola.learners.result import Signals
+from pararnn_cola.learners.statistics import ClosureConfig
 from pararnn_cola.tasks.base import Batch
 
 MARGIN = 0.1
@@ -41,9 +41,10 @@ def measure_alignment(learner: Learner, batch: Batch, *, warmup: int = 0) -> Ali
     for _ in range(warmup):
         _run(probe, batch)
     signals = _run(probe, batch)
-    margin = _margin(learner)
+    closure = _closure(learner)
+    margin = MARGIN if closure is None else _margin(closure)
     layers = tuple(
-        _layer(exact, index, None if signals is None else signals[index], margin, isinstance(learner, COLA)) for index in range(len(exact.delta))
+        _layer(exact, index, None if signals is None else signals[index], margin, closure is not None) for index in range(len(exact.delta))
     )
     found = {name: probe.buffers.current(parameter) for name, parameter in probe.network.named_parameters()}
     gradients = {}
@@ -107,6 +108,12 @@ def _layer(exact: ExactSignals, index: int, signals: Signals | None, margin: flo
     )
 
 
-def _margin(learner: Learner) -> float:
-    margin = learner.closure.margin if isinstance(learner, COLA) else MARGIN
+def _closure(learner: Learner) -> ClosureConfig | None:
+    """How the rule bounds its signals, where it closes them as COLA does."""
+    closure = getattr(learner, "closure", None)
+    return closure if isinstance(closure, ClosureConfig) else None
+
+
+def _margin(closure: ClosureConfig) -> float:
+    margin = closure.margin
     return float(margin) if not isinstance(margin, Tensor) or margin.numel() == 1 else MARGIN

@@ -17,7 +17,6 @@ from pararnn.errors import DTypeError, ParaRNNError, ShapeError
 from pararnn.structures import Dense
 from pararnn.structures.base import FORWARD_MODE, push_forward
 from pararnn_cola.layers.base import Layer
-from pararnn_cola.layers.convolution import ConvLayer
 from pararnn_cola.layers.rnn import RNNLayer
 
 Push: TypeAlias = Callable[[Tensor], Tensor]
@@ -174,15 +173,7 @@ def stack_system(layers: tuple[Layer, ...], name: str) -> StepSystem:
             u = new[0]
         return torch.cat(following, -1)
 
-    return StepSystem(step, initial, name=name, input_shape=input_shape_of(layers[0]))
-
-
-def input_shape_of(module: object) -> tuple[int, ...] | None:
-    """The shape of one step's input, None where the module does not tell."""
-    if isinstance(module, ConvLayer):
-        return (module.in_channels, *module.size)
-    size = getattr(module, "input_size", None)
-    return (size,) if isinstance(size, int) else None
+    return StepSystem(step, initial, name=name, input_shape=layers[0].input_shape)
 
 
 def blame(states: Tensor) -> Tensor:
