@@ -47,7 +47,7 @@ def pararnn_register_ops() -> list[OpSpec]:
 
 @hookimpl
 def pararnn_register_backends() -> list[BackendSpec]:
-    """PyTorch for everything, numba for the diagonal scan on the CPU."""
+    """PyTorch for everything, numba for the diagonal scan on the CPU, Triton for it on a GPU."""
     torch_scans = [
         BackendSpec(
             name="torch",
@@ -69,6 +69,16 @@ def pararnn_register_backends() -> list[BackendSpec]:
             probe="pararnn.scans.numba_backend:probe",
             priority=10,
             summary="compiled loop over time on the CPU",
+        ),
+        BackendSpec(
+            name="triton",
+            op="scan/diagonal",
+            target="pararnn.scans.triton_backend:scan",
+            reasons="pararnn.scans.triton_backend:reasons",
+            probe="pararnn.scans.triton_backend:probe",
+            # Below numba, which does not serve a GPU: where Triton is interpreted on the CPU, it has to be named.
+            priority=5,
+            summary="one pass over memory on a GPU",
         ),
         BackendSpec(
             name="torch",

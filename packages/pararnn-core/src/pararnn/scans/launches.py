@@ -1,0 +1,66 @@
+"""Which kernel the diagonal scan on a GPU launches, and how large its tiles are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Variant = Literal["walk", "lookback"]
+
+# Programs for each processor that keep the memory busy while all of them walk through time.
+ENOUGH = 2
+# The bytes of maps and terms that a tile holds in registers.
+WALK_TILE = 8 * 32 * 32
+LOOKBACK_TILE = 8 * 128 * 64
+# Groups of tiles no longer than this are folded at once.
+LARGEST_GROUP = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A kernel and its sizes: steps and channels of a tile, warps, stages of the pipeline (`walk`), tiles of a group (`lookback`)."""
+
+    variant: Variant
+    block_time: int
+    block_state: int
+    warps: int
+    stages: int = 3
+    group: int = 2
+
+
+def launch_for(sequences: int, longest: int, steps: int, size: int, *, itemsize: int, processors: int) -> Launch:
+    """The launch for `sequences` of `longest` steps at most and `steps` in all, with `size` channels of `itemsize` bytes.
+
+    With many lanes a program for each block of channels, which walks through time, keeps the memory busy. With few, programs share the time.
+    """
+    walk = walking(size, itemsize=itemsize)
+    # Short sequences end early, so programs that work at the same time are what counts, not all of them.
+    busy = steps / max(longest, 1) * math.ceil(size / walk.block_state)
+    if longest <= 2 * walk.block_time or busy >= ENOUGH * processors:
+        return walk
+    return looking_back(longest, size, itemsize=itemsize)
+
+
+def walking(size: int, *, itemsize: int) -> Launch:
+    """A program walks time in tiles of 32 steps."""
+    block_state = min(32, power_of_two(size))
+    return Launch(variant="walk", block_time=max(8, min(64, WALK_TILE // (2 * itemsize * block_state))), block_state=block_state, warps=1)
+
+
+def looking_back(longest: int, size: int, *, itemsize: int) -> Launch:
+    """Each tile is a program; those of one sequence form groups of about as many tiles as there are groups."""
+    block_state = min(64, power_of_two(size))
+    block_time = max(32, min(1024, LOOKBACK_TILE // (2 * itemsize * block_state)))
+    launch = Launch(variant="lookback", block_time=block_time, block_state=block_state, warps=4)
+    return replace(launch, group=group_of(longest, block_time))
+
+
+def group_of(longest: int, block_time: int) -> int:
+    """Tiles of a group: a power of two about the root of their number."""
+    return max(2, min(LARGEST_GROUP, power_of_two(math.isqrt(math.ceil(longest / block_time)))))
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is not below `size`."""
+    return 1 << max(0, size - 1).bit_length()
