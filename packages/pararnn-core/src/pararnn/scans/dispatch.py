@@ -14,7 +14,7 @@ from torch import Tensor
 from pararnn.errors import StructureError
 from pararnn.registry import Registry, installed
 from pararnn.scans.fit import check_fit
-from pararnn.scans.segments import Offsets
+from pararnn.scans.segments import Offsets, as_offsets
 from pararnn.selection import Request, select
 from pararnn.structures.base import Structure
 from pararnn.transforms import inside_transform
@@ -66,6 +66,31 @@ def run_backend(
     with full_precision(bias):
         states: Tensor = implementation(transition, bias, initial, offsets=offsets, reverse=reverse)
     return states
+
+
+def run_costates(
+    path: str,
+    transition: Structure,
+    grad: Tensor,
+    offsets: Tensor | None,
+    *,
+    states: Tensor | None = None,
+    initial: Tensor | None = None,
+    reverse: bool,
+    backend: str,
+) -> tuple[Tensor, tuple[Tensor, ...] | None] | None:
+    """Gradients of the terms, and with `states` of the leaves, where the backend has `costates` and no derivative of them is asked for; else None."""
+    if torch.is_grad_enabled() or not only_numbers():
+        return None
+    costates = getattr(select(request_for(path, grad), backend=backend).implementation, "costates", None)
+    if costates is None:
+        return None
+    bounds = None if offsets is None else as_offsets(offsets, grad.shape[1])
+    with full_precision(grad):
+        found: tuple[Tensor, tuple[Tensor, ...] | None] = costates(
+            transition, grad, states=states, initial=initial, offsets=bounds, reverse=reverse
+        )
+    return found
 
 
 def full_precision(like: Tensor) -> contextlib.AbstractContextManager[object]:

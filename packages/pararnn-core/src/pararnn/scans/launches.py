@@ -12,14 +12,16 @@ Variant = Literal["walk", "lookback"]
 ENOUGH = 2
 # The bytes of maps and terms that a tile holds in registers.
 WALK_TILE = 8 * 32 * 32
-LOOKBACK_TILE = 8 * 128 * 64
+LOOKBACK_TILE = 8 * 128 * 32
+# Of each thread, so that two programs fit on a processor and one computes while the other waits.
+REGISTERS = 128
 # Groups of tiles no longer than this are folded at once.
 LARGEST_GROUP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A kernel and its sizes: steps and channels of a tile, warps, stages of the pipeline (`walk`), tiles of a group (`lookback`)."""
+    """A kernel and its sizes: steps and channels of a tile, warps, stages of the pipeline (`walk`), tiles of a group and registers of a thread (`lookback`)."""
 
     variant: Variant
     block_time: int
@@ -27,6 +29,7 @@ class Launch:
     warps: int
     stages: int = 3
     group: int = 2
+    registers: int | None = None
 
 
 def launch_for(sequences: int, longest: int, steps: int, size: int, *, itemsize: int, processors: int) -> Launch:
@@ -50,9 +53,9 @@ def walking(size: int, *, itemsize: int) -> Launch:
 
 def looking_back(longest: int, size: int, *, itemsize: int) -> Launch:
     """Each tile is a program; those of one sequence form groups of about as many tiles as there are groups."""
-    block_state = min(64, power_of_two(size))
+    block_state = min(32, power_of_two(size))
     block_time = max(32, min(1024, LOOKBACK_TILE // (2 * itemsize * block_state)))
-    launch = Launch(variant="lookback", block_time=block_time, block_state=block_state, warps=4)
+    launch = Launch(variant="lookback", block_time=block_time, block_state=block_state, warps=8, registers=REGISTERS)
     return replace(launch, group=group_of(longest, block_time))
 
 

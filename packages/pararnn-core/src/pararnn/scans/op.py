@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.scans.dispatch import full_precision, only_numbers, run_backend, structure_at, structure_path
+from pararnn.scans.dispatch import full_precision, only_numbers, run_backend, run_costates, structure_at, structure_path
 from pararnn.scans.edges import fold, heads, shift, unfold
 from pararnn.scans.segments import Offsets, as_offsets
 from pararnn.structures.base import Structure
@@ -116,11 +116,15 @@ def _cotangents(
     needs: tuple[bool, bool],
 ) -> tuple[list[Tensor | None], Tensor, Tensor | None]:
     """Gradients of leaves, terms and initial state from the gradients of the states; the first and last only where needed."""
-    costate = reverse_scan(transition, grad, offsets, reverse=reverse, backend=backend)
+    path = structure_path(type(transition))
+    given = run_costates(path, transition, grad, offsets, states=states, initial=initial, reverse=reverse, backend=backend) if needs[0] else None
+    costate, leaves = (reverse_scan(transition, grad, offsets, reverse=reverse, backend=backend), None) if given is None else given
     maps: list[Tensor | None] = [None] * len(transition.leaves())
     start = None
     with full_precision(grad):
-        if needs[0]:
+        if leaves is not None:
+            maps = list(leaves)
+        elif needs[0]:
             maps = list(transition.leaf_cotangents(shift(states, initial, offsets, reverse=reverse), costate))
         if needs[1] and initial is not None:
             start = initial_cotangent(transition, costate, initial, offsets, reverse=reverse)
@@ -143,6 +147,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 def reverse_scan(transition: Structure, grad: Tensor, offsets: Tensor | None, *, reverse: bool, backend: str) -> Tensor:
     """`lam[t] = g[t] + A[t+1]^H lam[t+1]`: the gradient of each term, from the gradients `grad` of the states."""
+    given = run_costates(structure_path(type(transition)), transition, grad, offsets, reverse=reverse, backend=backend)
+    if given is not None:
+        return given[0]
     # Each segment's last costate has no successor; without an initial state the operator never reads the map rolled in there.
     following = transition.adjoint().map(lambda leaf: leaf.roll(1 if reverse else -1, dims=1))
     return differentiable_scan(following, grad, None, offsets, reverse=not reverse, backend=backend)

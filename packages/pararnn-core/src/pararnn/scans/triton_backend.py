@@ -70,40 +70,51 @@ def probe() -> tuple[str, ...] | None:
     return None
 
 
-def scan(
-    transition: Structure,
-    bias: Tensor,
-    initial: Tensor | None,
-    *,
-    offsets: Offsets | None = None,
-    reverse: bool = False,
-    launch: Launch | None = None,
-) -> Tensor:
-    """`h[t] = a[t] h[t-1] + b[t]` for `bias` `(rows, time, state)`; see `pararnn.scans.chunked.scan`. `launch` overrides the choice of kernel."""
-    (maps,) = transition.leaves()
-    states = torch.empty_like(bias, memory_format=torch.contiguous_format)
-    if states.numel():
-        _launch(maps, bias, initial, None, states, None, offsets, reverse=reverse, conjugate=False, launch=launch)
-    return states
+class DiagonalScan:
+    """The scan, and the costates of its backward, as the operator calls them."""
+
+    def __call__(
+        self,
+        transition: Structure,
+        bias: Tensor,
+        initial: Tensor | None,
+        *,
+        offsets: Offsets | None = None,
+        reverse: bool = False,
+        launch: Launch | None = None,
+    ) -> Tensor:
+        """`h[t] = a[t] h[t-1] + b[t]` for `bias` `(rows, time, state)`; see `pararnn.scans.chunked.scan`. `launch` overrides the choice of kernel."""
+        (maps,) = transition.leaves()
+        states = torch.empty_like(bias, memory_format=torch.contiguous_format)
+        if states.numel():
+            _launch(maps, bias, initial, None, states, None, offsets, reverse=reverse, costate=False, launch=launch)
+        return states
+
+    def costates(
+        self,
+        transition: Structure,
+        grad: Tensor,
+        *,
+        states: Tensor | None = None,
+        initial: Tensor | None = None,
+        offsets: Offsets | None = None,
+        reverse: bool = False,
+        launch: Launch | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """The gradient of each term from the gradient `grad` of the states, `lam[t] = g[t] + conj(a[t+1]) lam[t+1]`; not differentiable.
+
+        With `states`, which the scan gave for the same arguments, also the gradients of the maps, from the same pass.
+        """
+        (maps,) = transition.leaves()
+        costate = torch.empty_like(grad, memory_format=torch.contiguous_format)
+        map_grad = None if states is None else torch.empty_like(costate)
+        if costate.numel():
+            start = None if states is None else initial
+            _launch(maps, grad, start, states, costate, map_grad, offsets, reverse=not reverse, costate=True, launch=launch)
+        return costate, None if map_grad is None else (map_grad,)
 
 
-def cotangents(
-    transition: Structure,
-    states: Tensor,
-    initial: Tensor | None,
-    grad: Tensor,
-    *,
-    offsets: Offsets | None = None,
-    reverse: bool = False,
-    launch: Launch | None = None,
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Gradients of the maps and of the terms from the gradient of `states`, which `scan` gave for the same arguments; not differentiable."""
-    (maps,) = transition.leaves()
-    costate = torch.empty_like(grad, memory_format=torch.contiguous_format)
-    map_grad = torch.empty_like(costate)
-    if costate.numel():
-        _launch(maps, grad, initial, states, costate, map_grad, offsets, reverse=not reverse, conjugate=True, launch=launch)
-    return (map_grad,), costate
+scan = DiagonalScan()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +143,7 @@ def _launch(
     offsets: Offsets | None,
     *,
     reverse: bool,
-    conjugate: bool,
+    costate: bool,
     launch: Launch | None,
 ) -> None:
     """Fill `out`, and `map_grad` where the walk is that of costates."""
@@ -165,12 +176,14 @@ def _launch(
     carry = torch.float64 if terms.dtype in (torch.float64, torch.complex128) else torch.float32
     kinds: dict[str, Any] = {
         "HAS_START": initial is not None,
-        "GRADIENT": map_grad is not None,
+        "COSTATE": costate,
+        "MAP_GRAD": map_grad is not None,
         "REVERSE": reverse,
         "PACKED": offsets is not None,
-        "CONJ": maps.is_conj() != conjugate,
+        "CONJ": maps.is_conj() != costate,
         "COMPLEX": terms.is_complex(),
         **_constants(carry),
+        "OFFSET": _offset(memory, launch),
     }
     with torch.cuda.device_of(out):
         if launch.variant == "walk":
@@ -192,6 +205,7 @@ def _launch(
         # Empty memory is minus one everywhere; so is the counter, one below the first ticket.
         words = torch.full((2 * parts * tiles * rows * size + 1,), -1, dtype=word, device=out.device)
         flags = torch.empty(rows * blocks * tiles, dtype=torch.int32, device=out.device)
+        registers = {} if launch.registers is None else {"maxnreg": launch.registers}
         block = {"BLOCK_TIME": launch.block_time, "BLOCK_STATE": launch.block_state}
         lookback_kernel[(blocks * rows * tiles,)](
             *memory,
@@ -207,6 +221,7 @@ def _launch(
             **_words(carry),
             **block,
             GROUP=launch.group,
+            **registers,
             num_warps=launch.warps,
         )
         mending = {name: value for name, value in kinds.items() if name not in ("TINY", "GROWTH")}
@@ -238,6 +253,14 @@ def _tiles(offsets: Offsets | None, length: int, block_time: int, stand_in: Tens
 
 def _processors(device: torch.device) -> int:
     return PROCESSORS if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _offset(memory: tuple[Any, ...], launch: Launch) -> Any:
+    """The integers in which places within a tile are counted."""
+    import triton.language as tl
+
+    strides = [abs(value) for value in memory if isinstance(value, int)]
+    return tl.int32 if max(strides) * 2 * (launch.block_time + launch.block_state) < 1 << 31 else tl.int64
 
 
 def _constants(carry: torch.dtype) -> dict[str, Any]:

@@ -114,12 +114,14 @@ def lookback_kernel(
     STATE,
     TILES,
     HAS_START: tl.constexpr,
-    GRADIENT: tl.constexpr,
+    COSTATE: tl.constexpr,
+    MAP_GRAD: tl.constexpr,
     REVERSE: tl.constexpr,
     PACKED: tl.constexpr,
     CONJ: tl.constexpr,
     COMPLEX: tl.constexpr,
     CARRY: tl.constexpr,
+    OFFSET: tl.constexpr,
     WORD: tl.constexpr,
     NAN: tl.constexpr,
     TINY: tl.constexpr,
@@ -128,7 +130,7 @@ def lookback_kernel(
     BLOCK_STATE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    SKIP_FIRST: tl.constexpr = GRADIENT or not HAS_START
+    SKIP_FIRST: tl.constexpr = COSTATE or not HAS_START
     PARTS: tl.constexpr = 4 if COMPLEX else 2
     blocks = tl.cdiv(STATE, BLOCK_STATE)
     # Time is the slowest axis of the order in which programs start.
@@ -137,8 +139,9 @@ def lookback_kernel(
     tile = ticket // (ROWS * blocks)
     row = ticket // blocks % ROWS
     block = ticket % blocks
-    lane = block * BLOCK_STATE + tl.arange(0, BLOCK_STATE)
-    inside = lane < STATE
+    whole = block * BLOCK_STATE
+    lane = tl.arange(0, BLOCK_STATE).to(OFFSET)
+    inside = whole + lane < STATE
     segment = row * 0
     low = segment
     high = low + TIME
@@ -160,25 +163,26 @@ def lookback_kernel(
         b_step = -b_time
         states_step = -states_time
         out_step = -out_time
-    a_ptr += row * a_row + first * a_time
-    b_ptr += row * b_row + first * b_time
-    states_ptr += row * states_row + first * states_time
-    out_ptr += row * out_row + first * out_time
-    map_grad_ptr += row * out_row + first * out_time
-    if GRADIENT:
+    a_ptr += row * a_row + first * a_time + whole * a_lane
+    b_ptr += row * b_row + first * b_time + whole * b_lane
+    states_ptr += row * states_row + first * states_time + whole * states_lane
+    out_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
+    map_grad_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
+    if COSTATE:
         # The costate is carried by the map of the step that was walked before.
         a_ptr -= a_step
-    step = ((tile - base) * BLOCK_TIME + tl.arange(0, BLOCK_TIME))[:, None]
-    mask = (step < length) & inside[None, :]
+    begin = ((tile - base) * BLOCK_TIME).to(tl.int32)
+    near = tl.arange(0, BLOCK_TIME).to(OFFSET)[:, None]
+    mask = (begin + near < length) & inside[None, :]
     a_re, a_im, b_re, b_im = maps_and_terms(
-        a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, step, lane[None, :], mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
+        a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, begin, near, lane[None, :], mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
     )
     p_re, p_im, x_re, x_im = scan_tile(a_re, a_im, b_re, b_im, COMPLEX)
     doubt = doubtful(a_re, a_im, p_re, p_im, x_re, x_im, TINY, GROWTH, COMPLEX)
 
     lanes = part_stride // TILES
     groups_ptr = words_ptr + PARTS * part_stride
-    place = row * STATE + lane
+    place = row * STATE + whole + lane
     end_p_re = last_of(p_re, BLOCK_TIME)
     end_x_re = last_of(x_re, BLOCK_TIME)
     end_p_im = end_p_re
@@ -206,19 +210,19 @@ def lookback_kernel(
     u_p_re, u_p_im = multiply_add(end_p_re, end_p_im, g_p_re, g_p_im, tl.zeros_like(g_p_re), tl.zeros_like(g_p_re), COMPLEX)
     u_x_re, u_x_im = multiply_add(end_p_re, end_p_im, g_x_re, g_x_im, end_x_re, end_x_im, COMPLEX)
     # The slot of a group is that of its last tile.
-    _publish(groups_ptr, place + tile * lanes, part_stride, u_p_re, u_p_im, u_x_re, u_x_im, lane < tl.where(within == GROUP - 1, STATE, 0), WORD, NAN, COMPLEX)
+    _publish(groups_ptr, place + tile * lanes, part_stride, u_p_re, u_p_im, u_x_re, u_x_im, whole + lane < tl.where(within == GROUP - 1, STATE, 0), WORD, NAN, COMPLEX)
 
     start_re = tl.zeros((BLOCK_STATE,), CARRY)
     start_im = start_re
     if HAS_START:
-        start_re, start_im = read(start_ptr, row * start_row + segment * start_segment + lane * start_lane, inside, 0.0, COMPLEX, CARRY)
+        start_re, start_im = read(start_ptr, row * start_row + segment * start_segment + (whole + lane) * start_lane, inside, 0.0, COMPLEX, CARRY)
     h_re = start_re
     h_im = start_im
-    if GRADIENT:
+    if COSTATE:
         h_re = tl.zeros((BLOCK_STATE,), CARRY)
         h_im = h_re
-    for begin in range(0, group, GROUP):
-        before = begin + earlier
+    for passed in range(0, group, GROUP):
+        before = passed + earlier
         q_p_re, q_p_im, q_x_re, q_x_im, more = _fold(
             groups_ptr,
             place[None, :] + (base + before * GROUP + (GROUP - 1)) * lanes,
@@ -243,13 +247,14 @@ def lookback_kernel(
         states_lane,
         start_re[None, :],
         start_im[None, :],
-        step,
+        begin,
+        near,
         lane[None, :],
         mask,
         length,
         x_re,
         x_im,
-        GRADIENT,
+        MAP_GRAD,
         HAS_START,
         COMPLEX,
         CARRY,
@@ -290,18 +295,20 @@ def mend_kernel(
     STATE,
     TILES,
     HAS_START: tl.constexpr,
-    GRADIENT: tl.constexpr,
+    COSTATE: tl.constexpr,
+    MAP_GRAD: tl.constexpr,
     REVERSE: tl.constexpr,
     PACKED: tl.constexpr,
     CONJ: tl.constexpr,
     COMPLEX: tl.constexpr,
     CARRY: tl.constexpr,
+    OFFSET: tl.constexpr,
     BLOCK_TIME: tl.constexpr,
     BLOCK_STATE: tl.constexpr,
     BLOCK_FLAGS: tl.constexpr,
 ):
     """Walk on from the first tile whose flag is set; where there is none, which is what happens, only flags are read."""
-    SKIP_FIRST: tl.constexpr = GRADIENT or not HAS_START
+    SKIP_FIRST: tl.constexpr = COSTATE or not HAS_START
     blocks = tl.cdiv(STATE, BLOCK_STATE)
     block = tl.program_id(0) % blocks
     row = (tl.program_id(0) // blocks // SEGMENTS).to(tl.int64)
@@ -322,8 +329,9 @@ def mend_kernel(
         flag = tl.load(flags_ptr + tile, mask=tile < tiles, other=0)
         doubted = tl.minimum(doubted, tl.min(tl.where(flag > 0, tile, tiles), 0))
     if doubted < tiles:
-        lane = (block * BLOCK_STATE + tl.arange(0, BLOCK_STATE)).to(tl.int64)
-        inside = lane < STATE
+        whole = block.to(tl.int64) * BLOCK_STATE
+        lane = tl.arange(0, BLOCK_STATE).to(OFFSET)
+        inside = whole + lane < STATE
         first = low
         a_step = a_time
         b_step = b_time
@@ -335,22 +343,22 @@ def mend_kernel(
             b_step = -b_time
             states_step = -states_time
             out_step = -out_time
-        a_ptr += row * a_row + first * a_time
-        b_ptr += row * b_row + first * b_time
-        states_ptr += row * states_row + first * states_time
-        out_ptr += row * out_row + first * out_time
-        map_grad_ptr += row * out_row + first * out_time
-        if GRADIENT:
+        a_ptr += row * a_row + first * a_time + whole * a_lane
+        b_ptr += row * b_row + first * b_time + whole * b_lane
+        states_ptr += row * states_row + first * states_time + whole * states_lane
+        out_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
+        map_grad_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
+        if COSTATE:
             a_ptr -= a_step
         start_re = tl.zeros((BLOCK_STATE,), CARRY)
         start_im = start_re
         if HAS_START:
-            start_re, start_im = read(start_ptr, row * start_row + segment * start_segment + lane * start_lane, inside, 0.0, COMPLEX, CARRY)
+            start_re, start_im = read(start_ptr, row * start_row + segment * start_segment + (whole + lane) * start_lane, inside, 0.0, COMPLEX, CARRY)
         step = doubted * BLOCK_TIME
         # The tile before the first doubtful one ended right.
         offset = (step - 1).to(tl.int64) * out_step + lane * (2 if COMPLEX else 1)
         h_re, h_im = read(out_ptr, offset, inside & (step > 0), 0.0, COMPLEX, CARRY)
-        if HAS_START and not GRADIENT:
+        if HAS_START and not COSTATE:
             h_re = tl.where(step > 0, h_re, start_re)
             h_im = tl.where(step > 0, h_im, start_im)
         walk_on(
@@ -375,7 +383,7 @@ def mend_kernel(
             h_re,
             h_im,
             SKIP_FIRST,
-            GRADIENT,
+            MAP_GRAD,
             HAS_START,
             CONJ,
             COMPLEX,

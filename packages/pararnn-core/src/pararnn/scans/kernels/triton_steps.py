@@ -1,8 +1,9 @@
 """What the kernels of the diagonal scan share: reading steps as they lie, scanning a tile, doubting it, and walking step by step.
 
 A number travels as its real and imaginary part; of real numbers the second is a copy that nothing reads. Pointers are those of the first step
-of a sequence and strides go along the walk, so that a walk towards earlier times has negative ones. `step` and `lane` broadcast against each
-other: a column and a row for a tile, a scalar and a vector for a single step.
+of a sequence and the first lane of a program, and strides go along the walk, so that a walk towards earlier times has negative ones. A tile
+begins at the step `begin`, counted from the start of its sequence; `near` (steps from there) and `lane` broadcast against each other: a column and
+a row for a tile, zero and a vector for a single step. Only the place of a tile needs 64 bits, what is in it is counted in 32 where strides allow.
 
 A tile is scanned by products of its maps. These may overflow or underflow where the states do not; `doubtful` finds such tiles, and `walk_on`
 computes the states behind them by the definition.
@@ -54,7 +55,8 @@ def maps_and_terms(
     b_ptr,
     b_step,
     b_lane,
-    step,
+    begin,
+    near,
     lane,
     mask,
     SKIP_FIRST: tl.constexpr,
@@ -63,16 +65,18 @@ def maps_and_terms(
     CARRY: tl.constexpr,
 ):
     """Maps and terms of steps, those of the identity where `mask` is false; with SKIP_FIRST the first map is zero, whatever lies there."""
+    far = tl.cast(begin, tl.int64)
+    step = begin + near
     known = mask
     if SKIP_FIRST:
         known = mask & (step > 0)
-    a_re, a_im = read(a_ptr, step * a_step + lane * a_lane, known, 1.0, COMPLEX, CARRY)
+    a_re, a_im = read(a_ptr + far * a_step, near * a_step + lane * a_lane, known, 1.0, COMPLEX, CARRY)
     if COMPLEX and CONJ:
         a_im = -a_im
     if SKIP_FIRST:
         a_re = tl.where(step == 0, 0.0, a_re)
         a_im = tl.where(step == 0, 0.0, a_im)
-    b_re, b_im = read(b_ptr, step * b_step + lane * b_lane, mask, 0.0, COMPLEX, CARRY)
+    b_re, b_im = read(b_ptr + far * b_step, near * b_step + lane * b_lane, mask, 0.0, COMPLEX, CARRY)
     return a_re, a_im, b_re, b_im
 
 
@@ -86,28 +90,32 @@ def write_states(
     states_lane,
     start_re,
     start_im,
-    step,
+    begin,
+    near,
     lane,
     mask,
     length,
     h_re,
     h_im,
-    GRADIENT: tl.constexpr,
+    MAP_GRAD: tl.constexpr,
     HAS_START: tl.constexpr,
     COMPLEX: tl.constexpr,
     CARRY: tl.constexpr,
 ):
-    """Store what steps lead to. With GRADIENT they are costates, and the gradients of maps follow from the states that lie one step further on."""
-    offset = step * out_step + lane * (2 if COMPLEX else 1)
-    write(out_ptr, offset, h_re, h_im, mask, COMPLEX)
-    if GRADIENT:
-        s_re, s_im = read(states_ptr, (step + 1) * states_step + lane * states_lane, mask & (step + 1 < length), 0.0, COMPLEX, CARRY)
+    """Store what steps lead to. With MAP_GRAD they are costates; the gradients of maps follow from states one step on."""
+    far = tl.cast(begin, tl.int64)
+    offset = near * out_step + lane * (2 if COMPLEX else 1)
+    write(out_ptr + far * out_step, offset, h_re, h_im, mask, COMPLEX)
+    if MAP_GRAD:
+        step = begin + near
+        further = states_ptr + (far + 1) * states_step
+        s_re, s_im = read(further, near * states_step + lane * states_lane, mask & (step + 1 < length), 0.0, COMPLEX, CARRY)
         if HAS_START:
             s_re = tl.where(step + 1 == length, start_re, s_re)
             s_im = tl.where(step + 1 == length, start_im, s_im)
         zero = tl.zeros_like(h_re)
         g_re, g_im = multiply_add(h_re, h_im, s_re, -s_im, zero, zero, COMPLEX)
-        write(map_grad_ptr, offset, g_re, g_im, mask, COMPLEX)
+        write(map_grad_ptr + far * out_step, offset, g_re, g_im, mask, COMPLEX)
 
 
 @triton.jit
@@ -189,7 +197,7 @@ def walk_on(
     h_re,
     h_im,
     SKIP_FIRST: tl.constexpr,
-    GRADIENT: tl.constexpr,
+    MAP_GRAD: tl.constexpr,
     HAS_START: tl.constexpr,
     CONJ: tl.constexpr,
     COMPLEX: tl.constexpr,
@@ -198,10 +206,10 @@ def walk_on(
     """The definition: from the state before step `first` to the end, one step after the other."""
     for begin in range(first, length, AHEAD):
         for ahead in tl.static_range(AHEAD):
-            step = (begin + ahead).to(tl.int64)
+            step = begin + ahead
             mask = inside & (step < length)
             a_re, a_im, b_re, b_im = maps_and_terms(
-                a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, step, lane, mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
+                a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, step, 0, lane, mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
             )
             h_re, h_im = multiply_add(a_re, a_im, h_re, h_im, b_re, b_im, COMPLEX)
             write_states(
@@ -214,12 +222,13 @@ def walk_on(
                 start_re,
                 start_im,
                 step,
+                0,
                 lane,
                 mask,
                 length,
                 h_re,
                 h_im,
-                GRADIENT,
+                MAP_GRAD,
                 HAS_START,
                 COMPLEX,
                 CARRY,

@@ -40,22 +40,25 @@ def walk_kernel(
     TIME,
     STATE,
     HAS_START: tl.constexpr,
-    GRADIENT: tl.constexpr,
+    COSTATE: tl.constexpr,
+    MAP_GRAD: tl.constexpr,
     REVERSE: tl.constexpr,
     PACKED: tl.constexpr,
     CONJ: tl.constexpr,
     COMPLEX: tl.constexpr,
     CARRY: tl.constexpr,
+    OFFSET: tl.constexpr,
     TINY: tl.constexpr,
     GROWTH: tl.constexpr,
     BLOCK_TIME: tl.constexpr,
     BLOCK_STATE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    SKIP_FIRST: tl.constexpr = GRADIENT or not HAS_START
+    SKIP_FIRST: tl.constexpr = COSTATE or not HAS_START
     blocks = tl.cdiv(STATE, BLOCK_STATE)
-    lane = ((tl.program_id(0) % blocks) * BLOCK_STATE + tl.arange(0, BLOCK_STATE)).to(tl.int64)
-    inside = lane < STATE
+    whole = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_STATE
+    lane = tl.arange(0, BLOCK_STATE).to(OFFSET)
+    inside = whole + lane < STATE
     row = (tl.program_id(0) // blocks // SEGMENTS).to(tl.int64)
     segment = ((tl.program_id(0) // blocks) % SEGMENTS).to(tl.int64)
     low = row * 0
@@ -75,31 +78,31 @@ def walk_kernel(
         b_step = -b_time
         states_step = -states_time
         out_step = -out_time
-    a_ptr += row * a_row + first * a_time
-    b_ptr += row * b_row + first * b_time
-    states_ptr += row * states_row + first * states_time
-    out_ptr += row * out_row + first * out_time
-    map_grad_ptr += row * out_row + first * out_time
-    if GRADIENT:
+    a_ptr += row * a_row + first * a_time + whole * a_lane
+    b_ptr += row * b_row + first * b_time + whole * b_lane
+    states_ptr += row * states_row + first * states_time + whole * states_lane
+    out_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
+    map_grad_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
+    if COSTATE:
         # The costate is carried by the map of the step that was walked before.
         a_ptr -= a_step
     start_re = tl.zeros((BLOCK_STATE,), CARRY)
     start_im = start_re
     if HAS_START:
-        start_re, start_im = read(start_ptr, row * start_row + segment * start_segment + lane * start_lane, inside, 0.0, COMPLEX, CARRY)
+        start_re, start_im = read(start_ptr, row * start_row + segment * start_segment + (whole + lane) * start_lane, inside, 0.0, COMPLEX, CARRY)
     h_re = start_re
     h_im = start_im
-    if GRADIENT:
+    if COSTATE:
         h_re = tl.zeros((BLOCK_STATE,), CARRY)
         h_im = h_re
+    near = tl.arange(0, BLOCK_TIME).to(OFFSET)[:, None]
     doubted = length
     kept_re = h_re
     kept_im = h_im
     for begin in tl.range(0, length, BLOCK_TIME, num_stages=STAGES):
-        step = (begin + tl.arange(0, BLOCK_TIME)).to(tl.int64)[:, None]
-        mask = (step < length) & inside[None, :]
+        mask = (begin + near < length) & inside[None, :]
         a_re, a_im, b_re, b_im = maps_and_terms(
-            a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, step, lane[None, :], mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
+            a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, begin, near, lane[None, :], mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
         )
         p_re, p_im, x_re, x_im = scan_tile(a_re, a_im, b_re, b_im, COMPLEX)
         x_re, x_im = multiply_add(p_re, p_im, h_re[None, :], h_im[None, :], x_re, x_im, COMPLEX)
@@ -112,13 +115,14 @@ def walk_kernel(
             states_lane,
             start_re[None, :],
             start_im[None, :],
-            step,
+            begin,
+            near,
             lane[None, :],
             mask,
             length,
             x_re,
             x_im,
-            GRADIENT,
+            MAP_GRAD,
             HAS_START,
             COMPLEX,
             CARRY,
@@ -154,7 +158,7 @@ def walk_kernel(
         kept_re,
         kept_im,
         SKIP_FIRST,
-        GRADIENT,
+        MAP_GRAD,
         HAS_START,
         CONJ,
         COMPLEX,
