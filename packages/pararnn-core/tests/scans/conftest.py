@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import pararnn.scans
-from pararnn.scans import chunked, reference
+from pararnn.scans import chunked, reference, triton_backend
+from pararnn.scans.launches import Launch
+from pararnn.scans.triton_backend import interpreted
 from pararnn.structures.base import Structure
 from pararnn.structures.block_diagonal import BlockDiagonal
 from pararnn.structures.dense import Dense
@@ -23,6 +25,13 @@ STRUCTURES = {
 # The planner walks small cases; these force chunks of 2 (deep recursion), 3 (which leave a rest), and 16 on it.
 CHUNKS = (None, 2, 3, 16)
 WAYS = {"walk" if chunk is None else f"chunks of {chunk}": ("torch", chunk) for chunk in CHUNKS} | {"numba": ("numba", None)}
+# In a process of its own, because Triton decides when a kernel is imported whether it interprets it.
+SMALL = {
+    "walk": Launch(variant="walk", block_time=8, block_state=4, warps=1),
+    "look back": Launch(variant="lookback", block_time=8, block_state=4, warps=1, group=2),
+}
+if interpreted():
+    WAYS |= {f"triton, {variant}": ("triton", launch) for variant, launch in SMALL.items()}
 
 
 @dataclasses.dataclass
@@ -70,7 +79,7 @@ def pytest_generate_tests(metafunc):
     marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     names = [name for name in ("way", "structure") if name in metafunc.fixturenames and name not in marks]
     ways = getattr(metafunc.module, "ENOUGH_WAYS", WAYS)
-    pairs = [(way, structure) for way in ways for structure in STRUCTURES if way != "numba" or structure == "diagonal"]
+    pairs = [(way, structure) for way in ways for structure in STRUCTURES if WAYS[way][0] == "torch" or structure == "diagonal"]
     if names == ["way", "structure"]:
         metafunc.parametrize(names, pairs, ids=[", ".join(pair) for pair in pairs])
     elif names:
@@ -91,12 +100,27 @@ def chunks(monkeypatch):
 
 
 @pytest.fixture
-def scan(way, chunks):
-    """`pararnn.scan` bound to one backend and one size of chunks."""
-    name, chunk = WAYS[way]
-    if name == "numba":
-        pytest.importorskip("numba")
-    chunks(chunk)
+def launches(monkeypatch):
+    """Make the scan in Triton use this launch; its interpreter computes in numpy, which is not to warn of what a test overflows on purpose."""
+    numpy = pytest.importorskip("numpy")
+
+    def force(launch):
+        monkeypatch.setattr(triton_backend, "launch_for", lambda *_, **__: launch)
+
+    with numpy.errstate(all="ignore"):
+        yield force
+
+
+@pytest.fixture
+def scan(way, chunks, request):
+    """`pararnn.scan` bound to one backend and one size of chunks or tiles."""
+    name, size = WAYS[way]
+    if name == "torch":
+        chunks(size)
+    else:
+        pytest.importorskip(name)
+    if name == "triton":
+        request.getfixturevalue("launches")(size)
 
     def run(transition, bias, initial=None, **options):
         return pararnn.scans.scan(transition, bias, initial, backend=name, **options)

@@ -356,8 +356,8 @@ def mend_kernel(
             start_re, start_im = read(start_ptr, row * start_row + segment * start_segment + (whole + lane) * start_lane, inside, 0.0, COMPLEX, CARRY)
         step = doubted * BLOCK_TIME
         # The tile before the first doubtful one ended right.
-        offset = (step - 1).to(tl.int64) * out_step + lane * (2 if COMPLEX else 1)
-        h_re, h_im = read(out_ptr, offset, inside & (step > 0), 0.0, COMPLEX, CARRY)
+        far = (step - 1).to(tl.int64) * out_step
+        h_re, h_im = read(out_ptr + far, lane * (2 if COMPLEX else 1), whole + lane < tl.where(step > 0, STATE, 0), 0.0, COMPLEX, CARRY)
         if HAS_START and not COSTATE:
             h_re = tl.where(step > 0, h_re, start_re)
             h_im = tl.where(step > 0, h_im, start_im)

@@ -3,7 +3,7 @@
 A number travels as its real and imaginary part; of real numbers the second is a copy that nothing reads. Pointers are those of the first step
 of a sequence and the first lane of a program, and strides go along the walk, so that a walk towards earlier times has negative ones. A tile
 begins at the step `begin`, counted from the start of its sequence; `near` (steps from there) and `lane` broadcast against each other: a column and
-a row for a tile, zero and a vector for a single step. Only the place of a tile needs 64 bits, what is in it is counted in 32 where strides allow.
+a row for a tile, two vectors for a single step. Only the place of a tile needs 64 bits, what is in it is counted in 32 where strides allow.
 
 A tile is scanned by products of its maps. These may overflow or underflow where the states do not; `doubtful` finds such tiles, and `walk_on`
 computes the states behind them by the definition.
@@ -204,12 +204,13 @@ def walk_on(
     CARRY: tl.constexpr,
 ):
     """The definition: from the state before step `first` to the end, one step after the other."""
+    here = lane * 0
     for begin in range(first, length, AHEAD):
         for ahead in tl.static_range(AHEAD):
             step = begin + ahead
-            mask = inside & (step < length)
+            mask = inside & (step + here < length)
             a_re, a_im, b_re, b_im = maps_and_terms(
-                a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, step, 0, lane, mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
+                a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, step, here, lane, mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
             )
             h_re, h_im = multiply_add(a_re, a_im, h_re, h_im, b_re, b_im, COMPLEX)
             write_states(
@@ -222,7 +223,7 @@ def walk_on(
                 start_re,
                 start_im,
                 step,
-                0,
+                here,
                 lane,
                 mask,
                 length,
