@@ -35,7 +35,7 @@ FAMILIES = sorted(path.parent.name.removeprefix(PREFIX) for path in Path("packag
 PACKAGES = ["core", *FAMILIES]
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 ORACLES = ("ncps", "numpy", "scipy", "statsmodels", "matplotlib", "safetensors", "torchdiffeq")
-# What each backend needs besides the packages. Those of the core run every test, those of a family its own tests that name them.
+# What each backend needs besides the packages. The first two run every test, the others the tests of some packages that name them.
 BACKENDS: dict[str, tuple[str, ...]] = {
     "torch": (),
     "numba": ("numba",),
@@ -45,7 +45,7 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "keops": ("pykeops",),
     "triton-interpret": ("triton",),
 }
-FAMILY_OF = dict.fromkeys(("naive", "blocked", "compiled", "keops", "triton-interpret"), "s4")
+TESTED_IN: dict[str, tuple[str, ...]] = dict.fromkeys(("naive", "blocked", "compiled", "keops"), ("s4",)) | {"triton-interpret": ("core", "s4")}
 # Two workers share the machine; more threads in each would only get in each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -80,9 +80,10 @@ def matrix(session: nox.Session, backend: str) -> None:
     name, _, interpret = backend.partition("-")
     environment = {"TRITON_INTERPRET": "1"} if interpret else {}
     install(session, *TEST_TOOLS, *ORACLES, *BACKENDS[backend], *editable(*PACKAGES))
-    if family := FAMILY_OF.get(backend):
+    if packages := TESTED_IN.get(backend):
         # No test of that name is a failure of its own: pytest then ends with status 5.
-        run_pytest(session, f"packages/{PREFIX}{family}/tests", "-k", name, "-m", "not gpu", "--require-backend", name, env=environment)
+        for package in packages:
+            run_pytest(session, f"packages/{PREFIX}{package}/tests", "-k", name, "-m", "not gpu", "--require-backend", name, env=environment)
     else:
         run_pytest(session, "packages", "tests", "-m", "not integration", "--require-backend", name)
 

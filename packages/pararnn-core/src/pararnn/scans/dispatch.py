@@ -87,9 +87,7 @@ def run_costates(
         return None
     bounds = None if offsets is None else as_offsets(offsets, grad.shape[1])
     with full_precision(grad):
-        found: tuple[Tensor, tuple[Tensor, ...] | None] = costates(
-            transition, grad, states=states, initial=initial, offsets=bounds, reverse=reverse
-        )
+        found: tuple[Tensor, tuple[Tensor, ...] | None] = costates(transition, grad, states=states, initial=initial, offsets=bounds, reverse=reverse)
     return found
 
 

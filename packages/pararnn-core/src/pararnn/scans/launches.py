@@ -21,7 +21,10 @@ LARGEST_GROUP = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A kernel and its sizes: steps and channels of a tile, warps, stages of the pipeline (`walk`), tiles of a group and registers of a thread (`lookback`)."""
+    """A kernel and its sizes: steps and channels of a tile, and warps.
+
+    `stages` are those of the pipeline of `walk`; `group` counts tiles, and `registers` those a thread may have, in `lookback`.
+    """
 
     variant: Variant
     block_time: int

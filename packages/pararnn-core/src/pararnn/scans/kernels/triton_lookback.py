@@ -130,6 +130,7 @@ def lookback_kernel(
     BLOCK_STATE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
+    """One tile of one sequence, on channels of its own: see the module."""
     SKIP_FIRST: tl.constexpr = COSTATE or not HAS_START
     PARTS: tl.constexpr = 4 if COMPLEX else 2
     blocks = tl.cdiv(STATE, BLOCK_STATE)
@@ -210,7 +211,19 @@ def lookback_kernel(
     u_p_re, u_p_im = multiply_add(end_p_re, end_p_im, g_p_re, g_p_im, tl.zeros_like(g_p_re), tl.zeros_like(g_p_re), COMPLEX)
     u_x_re, u_x_im = multiply_add(end_p_re, end_p_im, g_x_re, g_x_im, end_x_re, end_x_im, COMPLEX)
     # The slot of a group is that of its last tile.
-    _publish(groups_ptr, place + tile * lanes, part_stride, u_p_re, u_p_im, u_x_re, u_x_im, whole + lane < tl.where(within == GROUP - 1, STATE, 0), WORD, NAN, COMPLEX)
+    _publish(
+        groups_ptr,
+        place + tile * lanes,
+        part_stride,
+        u_p_re,
+        u_p_im,
+        u_x_re,
+        u_x_im,
+        whole + lane < tl.where(within == GROUP - 1, STATE, 0),
+        WORD,
+        NAN,
+        COMPLEX,
+    )
 
     start_re = tl.zeros((BLOCK_STATE,), CARRY)
     start_im = start_re

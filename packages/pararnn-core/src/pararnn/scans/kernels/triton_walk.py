@@ -54,6 +54,7 @@ def walk_kernel(
     BLOCK_STATE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    """All tiles of one sequence, on channels of its own: see the module."""
     SKIP_FIRST: tl.constexpr = COSTATE or not HAS_START
     blocks = tl.cdiv(STATE, BLOCK_STATE)
     whole = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_STATE
