@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pararnn.errors import DTypeError, InputError, ShapeError
+from pararnn.scans.dispatch import reads_half
 from pararnn.scans.op import differentiable_scan
 from pararnn.scans.segments import check_offsets
 from pararnn.structures.base import Structure
@@ -44,9 +45,10 @@ def scan(
     dtype = bias.dtype
     for tensor in (*transition.leaves(), *(() if initial is None else (initial,))):
         dtype = torch.promote_types(dtype, tensor.dtype)
-    carry = torch.float32 if dtype in HALF else dtype
     batch, length, size = bias.shape[:-2], bias.shape[-2], bias.shape[-1]
     rows = batch.numel()
+    terms = bias.reshape(rows, length, size)
+    carry = torch.float32 if dtype in HALF and not reads_half(type(transition), terms, dtype, backend=backend) else dtype
     leaves = [leaf.expand(bias.shape[:-1] + leaf.shape[lead:]).reshape(rows, length, *leaf.shape[lead:]).to(carry) for leaf in transition.leaves()]
     offsets = None
     segments = 1
@@ -61,7 +63,7 @@ def scan(
         offsets = cu_seqlens.to(torch.int64)
     start = None if initial is None else _start(initial, batch, segments, size, packed=cu_seqlens is not None).to(carry)
     maps = type(transition).from_leaves(*leaves)
-    states = differentiable_scan(maps, bias.reshape(rows, length, size).to(carry), start, offsets, reverse=reverse, backend=backend)
+    states = differentiable_scan(maps, terms.to(carry), start, offsets, reverse=reverse, backend=backend)
     return states.reshape(bias.shape).to(dtype)
 
 

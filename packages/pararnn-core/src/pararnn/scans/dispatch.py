@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.errors import StructureError
+from pararnn.errors import BackendError, StructureError
 from pararnn.registry import Registry, installed
 from pararnn.scans.fit import check_fit
 from pararnn.scans.segments import Offsets, as_offsets
@@ -51,10 +51,11 @@ def _op_of(structure: type[Structure], registry: Registry) -> str:
     return f"scan/{name}" if f"scan/{name}" in registry.ops else "scan/generic"
 
 
-def request_for(structure: str, bias: Tensor) -> Request:
-    """What a backend is asked: the operation of the structure, and where and how large the data are."""
+def request_for(structure: str, bias: Tensor, dtype: torch.dtype | None = None) -> Request:
+    """What a backend is asked: the operation of the structure, and where and how large the data are; `dtype` is that of `bias` if left out."""
     rows, time, state = bias.shape
-    return Request.of(_op_of(structure_at(structure), installed()), device=bias.device.type, dtype=bias.dtype, rows=rows, time=time, state=state)
+    op = _op_of(structure_at(structure), installed())
+    return Request.of(op, device=bias.device.type, dtype=dtype or bias.dtype, rows=rows, time=time, state=state)
 
 
 def run_backend(
@@ -66,6 +67,18 @@ def run_backend(
     with full_precision(bias):
         states: Tensor = implementation(transition, bias, initial, offsets=offsets, reverse=reverse)
     return states
+
+
+def reads_half(structure: type[Structure], bias: Tensor, dtype: torch.dtype, *, backend: str) -> bool:
+    """Whether the backend that serves a scan in half precision `dtype` carries it in single precision itself, so that nothing has to be converted."""
+    # A transform or a compiler cannot look at which backend that is.
+    if not only_numbers():
+        return False
+    try:
+        selection = select(request_for(structure_path(structure), bias, dtype), backend=backend)
+    except BackendError:
+        return False
+    return bool(getattr(selection.implementation, "reads_half", False))
 
 
 def run_costates(

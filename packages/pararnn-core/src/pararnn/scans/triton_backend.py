@@ -73,6 +73,9 @@ def probe() -> tuple[str, ...] | None:
 class DiagonalScan:
     """The scan, and the costates of its backward, as the operator calls them."""
 
+    # Half precision needs no conversion before: kernels carry it in single precision.
+    reads_half = True
+
     def __call__(
         self,
         transition: Structure,
