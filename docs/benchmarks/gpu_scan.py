@@ -27,7 +27,7 @@ from triton.testing import do_bench
 
 from pararnn import Diagonal, scan
 from pararnn.scans import triton_backend
-from pararnn.scans.launches import Launch, group_of, looking_back, walking
+from pararnn.scans.launches import Launch, group_of, in_chunks, looking_back, walking
 
 SHAPES = [(8, 4096, 1536), (32, 8192, 1024), (1, 65536, 512), (1, 131072, 64), (8, 2048, 256)]
 # Shares of the limit that are aimed at: forward, forward and backward.
@@ -149,7 +149,20 @@ def sweep_of(shape: tuple[int, int, int]) -> dict[str, Launch]:
             (256, 16, 8, 128),
         )
     ]
-    return {" ".join(f"{key}={value}" for key, value in asdict(launch).items()): launch for launch in (*walks, *backs)}
+    chunks = [
+        Launch(
+            variant="chunks",
+            block_time=time,
+            block_state=32,
+            warps=1,
+            stages=stages,
+            tiles=steps // time,
+            group=group_of(length, steps),
+            registers=registers,
+        )
+        for (time, registers), steps, stages in itertools.product([(16, None), (32, None), (16, 80), (32, 128)], (64, 128, 256, 512), (2, 4))
+    ]
+    return {" ".join(f"{key}={value}" for key, value in asdict(launch).items()): launch for launch in (*walks, *backs, *chunks)}
 
 
 def error_of(states: Tensor, maps: Tensor, terms: Tensor) -> float:
@@ -193,6 +206,7 @@ def main() -> None:
         maps, terms, grad = inputs(shape)
         _, length, size = shape
         launches = {"auto": None, "walk": walking(size, itemsize=4), "look back": looking_back(length, size, itemsize=4)}
+        launches["chunks"] = in_chunks(length, size, itemsize=4)
         contestants = {name: ours(maps, terms, grad, launch) for name, launch in (launches | (sweep_of(shape) if arguments.sweep else {})).items()}
         contestants |= {name: peer(function, maps, terms, grad) for name, function in others.items()}
         limits = {"forward": FORWARD_BYTES * maps.numel() / speed, "both": BOTH_BYTES * maps.numel() / speed}

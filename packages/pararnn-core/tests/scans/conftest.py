@@ -29,6 +29,7 @@ WAYS = {"walk" if chunk is None else f"chunks of {chunk}": ("torch", chunk) for 
 SMALL = {
     "walk": Launch(variant="walk", block_time=8, block_state=4, warps=1),
     "look back": Launch(variant="lookback", block_time=8, block_state=4, warps=1, group=2),
+    "chunks": Launch(variant="chunks", block_time=4, block_state=4, warps=1, group=2, tiles=2),
 }
 if interpreted():
     WAYS |= {f"triton, {variant}": ("triton", launch) for variant, launch in SMALL.items()}

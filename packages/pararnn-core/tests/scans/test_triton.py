@@ -12,13 +12,14 @@ import torch
 from pararnn.errors import BackendError
 from pararnn.registry import installed
 from pararnn.scans import scan, triton_backend
-from pararnn.scans.launches import Launch, group_of, launch_for, looking_back, walking
+from pararnn.scans.launches import Launch, group_of, in_chunks, launch_for, looking_back, walking
 from pararnn.selection import Request, select
 from pararnn.structures.diagonal import Diagonal
 
 TILES = {
     "walk": Launch(variant="walk", block_time=8, block_state=4, warps=1),
     "look back": Launch(variant="lookback", block_time=8, block_state=4, warps=1, group=2),
+    "chunks": Launch(variant="chunks", block_time=4, block_state=4, warps=1, group=2, tiles=2),
 }
 ON_GPU = {name: pytest.param((launch, "cuda"), id=f"{name}, gpu", marks=pytest.mark.gpu) for name, launch in (*TILES.items(), ("auto", None))}
 everywhere = pytest.mark.parametrize("place", [*(pytest.param((launch, "cpu"), id=name) for name, launch in TILES.items()), *ON_GPU.values()])
@@ -33,7 +34,7 @@ def device(place, request):
     try:
         select(Request.of("scan/diagonal", device=device), "triton")
     except BackendError as error:
-        pytest.skip(f"backend triton cannot serve here: {error}")
+        pytest.skip(f"backend triton cannot serve here: {str(error).partition(chr(10))[0]}")
     if launch is not None:
         request.getfixturevalue("launches")(launch)
     return device
@@ -112,7 +113,8 @@ def test_half_precision_is_read_without_a_copy_and_carried_in_single(decaying, o
 def test_eight_thousand_odd_steps_are_those_of_the_walk(decaying, oracle, monkeypatch, device):
     if device == "cpu":
         # One lane, and tiles as long as on a GPU, because the interpreter takes its time over every number.
-        launch = walking(1, itemsize=8) if triton_backend.launch_for().variant == "walk" else looking_back(8193, 1, itemsize=8)
+        longer = {"walk": walking(1, itemsize=8), "lookback": looking_back(8193, 1, itemsize=8), "chunks": in_chunks(8193, 1, itemsize=8)}
+        launch = longer[triton_backend.launch_for().variant]
         monkeypatch.setattr(triton_backend, "launch_for", lambda *_, **__: launch)
     tensors = decaying(1, 8193, 1 if device == "cpu" else 37)
     states = scan(Diagonal(tensors[0]), tensors[1], tensors[2][:, 0], backend="triton")
@@ -334,6 +336,7 @@ def test_many_lanes_walk_and_few_share_the_time():
     assert launch_for(1, 64, 64, 64, **facts).variant == "walk"
     # One long segment among many short ones is what everybody would wait for.
     assert launch_for(1000, 100000, 101000, 64, **facts).variant == "lookback"
-    for launch in (walking(3, itemsize=16), looking_back(10**6, 3, itemsize=16)):
+    for launch in (walking(3, itemsize=16), looking_back(10**6, 3, itemsize=16), in_chunks(10**6, 3, itemsize=16)):
         assert launch.block_state == 4
     assert group_of(131072, 128) == 32
+    assert group_of(2048, 128) == 16

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Variant = Literal["walk", "lookback"]
+Variant = Literal["walk", "lookback", "chunks"]
 
 # Programs for each processor that keep the memory busy while all of them walk through time.
 ENOUGH = 2
@@ -15,7 +15,8 @@ WALK_TILE = 8 * 32 * 32
 LOOKBACK_TILE = 8 * 128 * 32
 # Of each thread, so that two programs fit on a processor and one computes while the other waits.
 REGISTERS = 128
-# Groups of tiles no longer than this are folded at once.
+TILES = 4
+# Groups of programs no longer than this are folded at once.
 LARGEST_GROUP = 64
 
 
@@ -23,7 +24,8 @@ LARGEST_GROUP = 64
 class Launch:
     """A kernel and its sizes: steps and channels of a tile, and warps.
 
-    `stages` are those of the pipeline of `walk`; `group` counts tiles, and `registers` those a thread may have, in `lookback`.
+    `stages` are those of the pipeline of `walk` and `chunks`; of the other two, `group` counts the programs of a group, `registers` those a thread
+    may have, and `tiles` those of a program in `chunks`.
     """
 
     variant: Variant
@@ -33,6 +35,12 @@ class Launch:
     stages: int = 3
     group: int = 2
     registers: int | None = None
+    tiles: int = 1
+
+    @property
+    def steps(self) -> int:
+        """How many steps a program of `lookback` or `chunks` owns."""
+        return self.block_time * self.tiles
 
 
 def launch_for(sequences: int, longest: int, steps: int, size: int, *, itemsize: int, processors: int) -> Launch:
@@ -62,9 +70,16 @@ def looking_back(longest: int, size: int, *, itemsize: int) -> Launch:
     return replace(launch, group=group_of(longest, block_time))
 
 
-def group_of(longest: int, block_time: int) -> int:
-    """Tiles of a group: a power of two about the root of their number."""
-    return max(2, min(LARGEST_GROUP, power_of_two(math.isqrt(math.ceil(longest / block_time)))))
+def in_chunks(longest: int, size: int, *, itemsize: int) -> Launch:
+    """Chunks of four tiles are programs, and form groups as the tiles of `looking_back` do."""
+    launch = replace(walking(size, itemsize=itemsize), variant="chunks", tiles=TILES)
+    return replace(launch, group=group_of(longest, launch.steps))
+
+
+def group_of(longest: int, steps: int) -> int:
+    """Programs of a group: all of a sequence where they are few, else a power of two about the root of their number."""
+    programs = math.ceil(longest / steps)
+    return max(2, power_of_two(programs if programs <= LARGEST_GROUP else min(LARGEST_GROUP, math.isqrt(programs))))
 
 
 def power_of_two(size: int) -> int:

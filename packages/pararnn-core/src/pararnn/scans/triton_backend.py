@@ -1,8 +1,8 @@
 """The diagonal scan on a GPU, and its backward, each in one pass over memory; written in Triton.
 
 Tensors are read as they lie, by their strides; complex ones as pairs of real numbers. Half precision is carried in single precision. The kernels
-are `kernels.triton_walk` and `kernels.triton_lookback`; `launches` chooses between them. Triton is imported when the first scan is launched.
-Oracle: `pararnn.scans.reference`.
+are `triton_walk`, `triton_lookback` and `triton_chunks` in `kernels`, and `launches` chooses between them. Triton is imported when the first scan
+is launched. Oracle: `pararnn.scans.reference`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def interpreted() -> bool:
 
 def probe() -> tuple[str, ...] | None:
     """Scan a small sequence with each kernel."""
-    from pararnn.scans.launches import looking_back, walking
+    from pararnn.scans.launches import in_chunks, looking_back, walking
     from pararnn.structures.diagonal import Diagonal
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -65,7 +65,7 @@ def probe() -> tuple[str, ...] | None:
     if obstacles:
         return obstacles
     ones = torch.ones(1, 70, 2, device=device)
-    for launch in (walking(2, itemsize=4), looking_back(70, 2, itemsize=4)):
+    for launch in (walking(2, itemsize=4), looking_back(70, 2, itemsize=4), in_chunks(70, 2, itemsize=4)):
         scan(Diagonal(ones), ones, None, launch=launch)
     return None
 
@@ -150,6 +150,7 @@ def _launch(
     launch: Launch | None,
 ) -> None:
     """Fill `out`, and `map_grad` where the walk is that of costates."""
+    from pararnn.scans.kernels.triton_chunks import chunk_kernel
     from pararnn.scans.kernels.triton_lookback import lookback_kernel, mend_kernel
     from pararnn.scans.kernels.triton_walk import walk_kernel
 
@@ -202,7 +203,7 @@ def _launch(
                 num_warps=launch.warps,
             )
             return
-        tiles, first_tiles, owners = _tiles(offsets, length, launch.block_time, bounds)
+        tiles, first_tiles, owners = _tiles(offsets, length, launch.steps, bounds)
         parts = 4 if terms.is_complex() else 2
         word = torch.int64 if carry == torch.float64 else torch.int32
         # Empty memory is minus one everywhere; so is the counter, one below the first ticket.
@@ -210,7 +211,11 @@ def _launch(
         flags = torch.empty(rows * blocks * tiles, dtype=torch.int32, device=out.device)
         registers = {} if launch.registers is None else {"maxnreg": launch.registers}
         block = {"BLOCK_TIME": launch.block_time, "BLOCK_STATE": launch.block_state}
-        lookback_kernel[(blocks * rows * tiles,)](
+        if launch.variant == "chunks":
+            kernel, more = chunk_kernel, {"CHUNK": launch.steps, "STAGES": launch.stages}
+        else:
+            kernel, more = lookback_kernel, {}
+        kernel[(blocks * rows * tiles,)](
             *memory,
             first_tiles,
             owners,
@@ -223,13 +228,24 @@ def _launch(
             **kinds,
             **_words(carry),
             **block,
+            **more,
             GROUP=launch.group,
             **registers,
             num_warps=launch.warps,
         )
         mending = {name: value for name, value in kinds.items() if name not in ("TINY", "GROWTH")}
         mend_kernel[(blocks * rows * sequences.count,)](
-            *memory, first_tiles, flags, sequences.count, length, size, tiles, **mending, **block, BLOCK_FLAGS=1024, num_warps=1
+            *memory,
+            first_tiles,
+            flags,
+            sequences.count,
+            length,
+            size,
+            tiles,
+            **mending,
+            **(block | {"BLOCK_TIME": launch.steps}),
+            BLOCK_FLAGS=1024,
+            num_warps=1,
         )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pararnn.scans.kernels.triton_steps import doubtful, last_of, maps_and_terms, multiply_add, read, scan_tile, walk_on, write_states
+from pararnn.scans.kernels.triton_steps import doubtful, last_of, maps_and_terms, multiply_add, not_finite, read, scan_tile, walk_on, write_states
 
 
 @triton.jit
@@ -42,11 +42,6 @@ def _await(ptr, offset, mask, other, CARRY: tl.constexpr):
     while tl.max(tl.max((word == -1).to(tl.int32), 1), 0) > 0:
         word = tl.load(ptr + offset, mask=mask, other=0, volatile=True)
     return tl.where(mask, word.to(CARRY, bitcast=True), other)
-
-
-@triton.jit
-def _not_finite(tile):
-    return tl.max(tl.max((tl.abs(tile) < float("inf")).to(tl.int32) ^ 1, 1), 0)
 
 
 @triton.jit
@@ -80,6 +75,83 @@ def _fold(
         p_im = p_re
         x_im = x_re
     return p_re, p_im, x_re, x_im, doubt
+
+
+@triton.jit
+def look_back(
+    words_ptr,
+    part_stride,
+    place,
+    inside,
+    tile,
+    base,
+    TILES,
+    end_p_re,
+    end_p_im,
+    end_x_re,
+    end_x_im,
+    h_re,
+    h_im,
+    COMPLEX: tl.constexpr,
+    CARRY: tl.constexpr,
+    WORD: tl.constexpr,
+    NAN: tl.constexpr,
+    TINY: tl.constexpr,
+    GROWTH: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """Publish the product and the end of a tile; the state it starts from where its sequence starts from `h`, and whether that is doubtful."""
+    lanes = part_stride // TILES
+    groups_ptr = words_ptr + (4 if COMPLEX else 2) * part_stride
+    _publish(words_ptr, place + tile * lanes, part_stride, end_p_re, end_p_im, end_x_re, end_x_im, inside, WORD, NAN, COMPLEX)
+
+    group = (tile - base) // GROUP
+    within = (tile - base) % GROUP
+    earlier = tl.arange(0, GROUP)[:, None]
+    g_p_re, g_p_im, g_x_re, g_x_im, doubt = _fold(
+        words_ptr,
+        place[None, :] + (base + group * GROUP + earlier) * lanes,
+        part_stride,
+        (earlier < within) & inside[None, :],
+        COMPLEX,
+        CARRY,
+        TINY,
+        GROWTH,
+        GROUP,
+    )
+    u_p_re, u_p_im = multiply_add(end_p_re, end_p_im, g_p_re, g_p_im, tl.zeros_like(g_p_re), tl.zeros_like(g_p_re), COMPLEX)
+    u_x_re, u_x_im = multiply_add(end_p_re, end_p_im, g_x_re, g_x_im, end_x_re, end_x_im, COMPLEX)
+    # The slot of a group is that of its last tile.
+    _publish(
+        groups_ptr,
+        place + tile * lanes,
+        part_stride,
+        u_p_re,
+        u_p_im,
+        u_x_re,
+        u_x_im,
+        inside & (place * 0 + within == GROUP - 1),
+        WORD,
+        NAN,
+        COMPLEX,
+    )
+    for passed in range(0, group, GROUP):
+        before = passed + earlier
+        q_p_re, q_p_im, q_x_re, q_x_im, more = _fold(
+            groups_ptr,
+            place[None, :] + (base + before * GROUP + (GROUP - 1)) * lanes,
+            part_stride,
+            (before < group) & inside[None, :],
+            COMPLEX,
+            CARRY,
+            TINY,
+            GROWTH,
+            GROUP,
+        )
+        doubt = tl.maximum(doubt, more)
+        h_re, h_im = multiply_add(q_p_re, q_p_im, h_re, h_im, q_x_re, q_x_im, COMPLEX)
+    h_re, h_im = multiply_add(g_p_re, g_p_im, h_re, h_im, g_x_re, g_x_im, COMPLEX)
+    return h_re, h_im, doubt
 
 
 @triton.jit
@@ -181,9 +253,6 @@ def lookback_kernel(
     p_re, p_im, x_re, x_im = scan_tile(a_re, a_im, b_re, b_im, COMPLEX)
     doubt = doubtful(a_re, a_im, p_re, p_im, x_re, x_im, TINY, GROWTH, COMPLEX)
 
-    lanes = part_stride // TILES
-    groups_ptr = words_ptr + PARTS * part_stride
-    place = row * STATE + whole + lane
     end_p_re = last_of(p_re, BLOCK_TIME)
     end_x_re = last_of(x_re, BLOCK_TIME)
     end_p_im = end_p_re
@@ -191,40 +260,6 @@ def lookback_kernel(
     if COMPLEX:
         end_p_im = last_of(p_im, BLOCK_TIME)
         end_x_im = last_of(x_im, BLOCK_TIME)
-    _publish(words_ptr, place + tile * lanes, part_stride, end_p_re, end_p_im, end_x_re, end_x_im, inside, WORD, NAN, COMPLEX)
-
-    group = (tile - base) // GROUP
-    within = (tile - base) % GROUP
-    earlier = tl.arange(0, GROUP)[:, None]
-    g_p_re, g_p_im, g_x_re, g_x_im, more = _fold(
-        words_ptr,
-        place[None, :] + (base + group * GROUP + earlier) * lanes,
-        part_stride,
-        (earlier < within) & inside[None, :],
-        COMPLEX,
-        CARRY,
-        TINY,
-        GROWTH,
-        GROUP,
-    )
-    doubt = tl.maximum(doubt, more)
-    u_p_re, u_p_im = multiply_add(end_p_re, end_p_im, g_p_re, g_p_im, tl.zeros_like(g_p_re), tl.zeros_like(g_p_re), COMPLEX)
-    u_x_re, u_x_im = multiply_add(end_p_re, end_p_im, g_x_re, g_x_im, end_x_re, end_x_im, COMPLEX)
-    # The slot of a group is that of its last tile.
-    _publish(
-        groups_ptr,
-        place + tile * lanes,
-        part_stride,
-        u_p_re,
-        u_p_im,
-        u_x_re,
-        u_x_im,
-        whole + lane < tl.where(within == GROUP - 1, STATE, 0),
-        WORD,
-        NAN,
-        COMPLEX,
-    )
-
     start_re = tl.zeros((BLOCK_STATE,), CARRY)
     start_im = start_re
     if HAS_START:
@@ -234,22 +269,29 @@ def lookback_kernel(
     if COSTATE:
         h_re = tl.zeros((BLOCK_STATE,), CARRY)
         h_im = h_re
-    for passed in range(0, group, GROUP):
-        before = passed + earlier
-        q_p_re, q_p_im, q_x_re, q_x_im, more = _fold(
-            groups_ptr,
-            place[None, :] + (base + before * GROUP + (GROUP - 1)) * lanes,
-            part_stride,
-            (before < group) & inside[None, :],
-            COMPLEX,
-            CARRY,
-            TINY,
-            GROWTH,
-            GROUP,
-        )
-        doubt = tl.maximum(doubt, more)
-        h_re, h_im = multiply_add(q_p_re, q_p_im, h_re, h_im, q_x_re, q_x_im, COMPLEX)
-    h_re, h_im = multiply_add(g_p_re, g_p_im, h_re, h_im, g_x_re, g_x_im, COMPLEX)
+    h_re, h_im, more = look_back(
+        words_ptr,
+        part_stride,
+        row * STATE + whole + lane,
+        inside,
+        tile,
+        base,
+        TILES,
+        end_p_re,
+        end_p_im,
+        end_x_re,
+        end_x_im,
+        h_re,
+        h_im,
+        COMPLEX,
+        CARRY,
+        WORD,
+        NAN,
+        TINY,
+        GROWTH,
+        GROUP,
+    )
+    doubt = tl.maximum(doubt, more)
     x_re, x_im = multiply_add(p_re, p_im, h_re[None, :], h_im[None, :], x_re, x_im, COMPLEX)
     write_states(
         out_ptr,
@@ -272,9 +314,9 @@ def lookback_kernel(
         COMPLEX,
         CARRY,
     )
-    doubt = tl.maximum(doubt, _not_finite(x_re))
+    doubt = tl.maximum(doubt, not_finite(x_re))
     if COMPLEX:
-        doubt = tl.maximum(doubt, _not_finite(x_im))
+        doubt = tl.maximum(doubt, not_finite(x_im))
     tl.store(flags_ptr + (row * blocks + block) * TILES + tile, doubt)
 
 

@@ -153,12 +153,8 @@ def last_of(tile, HEIGHT: tl.constexpr):
 
 
 @triton.jit
-def doubtful(a_re, a_im, p_re, p_im, h_re, h_im, TINY: tl.constexpr, GROWTH: tl.constexpr, COMPLEX: tl.constexpr):
-    """1 where a product lost digits that later maps may bring back, or something is not finite; else 0.
-
-    The product over any part of a tile is at least that from its beginning, `p`, over what the maps can grow by, the product of those above
-    one. Below 2**TINY it may have lost digits; unless maps grow by more than 2**GROWTH, that does not show.
-    """
+def weigh(a_re, a_im, p_re, p_im, h_re, h_im, COMPLEX: tl.constexpr):
+    """For each lane of a tile the smallest product of its maps so far, and the bits by which those above one can grow; 0 and 4096 if not finite."""
     infinity = float("inf")
     whole = (tl.abs(p_re) < infinity) & (tl.abs(h_re) < infinity)
     product = tl.abs(p_re)
@@ -168,10 +164,31 @@ def doubtful(a_re, a_im, p_re, p_im, h_re, h_im, TINY: tl.constexpr, GROWTH: tl.
         bits = 0.5 * tl.log2(tl.maximum(a_re * a_re + a_im * a_im, 1.0))
     else:
         bits = tl.log2(tl.maximum(tl.abs(a_re), 1.0))
-    smallest = tl.min(tl.where(whole, product, 0.0), 0)
-    growth = tl.sum(tl.where(whole, bits, 4096.0), 0)
+    return tl.min(tl.where(whole, product, 0.0), 0), tl.sum(tl.where(whole, bits, 4096.0), 0)
+
+
+@triton.jit
+def verdict(smallest, growth, TINY: tl.constexpr, GROWTH: tl.constexpr):
+    """1 where a product lost digits that later maps may bring back, or something is not finite; else 0.
+
+    The product over any part of a stretch is at least that from its beginning over what the maps can grow by. Below 2**TINY it may have lost
+    digits; unless maps grow by more than 2**GROWTH, that does not show.
+    """
     lost = smallest < tl.exp2(tl.minimum(growth + TINY, 0.0))
     return tl.max((lost & (growth > GROWTH)).to(tl.int32), 0)
+
+
+@triton.jit
+def doubtful(a_re, a_im, p_re, p_im, h_re, h_im, TINY: tl.constexpr, GROWTH: tl.constexpr, COMPLEX: tl.constexpr):
+    """The verdict on a single tile."""
+    smallest, growth = weigh(a_re, a_im, p_re, p_im, h_re, h_im, COMPLEX)
+    return verdict(smallest, growth, TINY, GROWTH)
+
+
+@triton.jit
+def not_finite(tile):
+    """1 where a number of a tile is not finite, else 0."""
+    return tl.max(tl.max((tl.abs(tile) < float("inf")).to(tl.int32) ^ 1, 1), 0)
 
 
 @triton.jit
