@@ -154,13 +154,13 @@ def sweep_of(shape: tuple[int, int, int]) -> dict[str, Launch]:
             variant="chunks",
             block_time=time,
             block_state=32,
-            warps=1,
+            warps=warps,
             stages=stages,
             tiles=steps // time,
             group=group_of(length, steps),
             registers=registers,
         )
-        for (time, registers), steps, stages in itertools.product([(16, None), (32, None), (16, 80), (32, 128)], (64, 128, 256, 512), (2, 4))
+        for (time, warps, registers), steps, stages in itertools.product([(32, 4, 128), (32, 2, 168), (32, 4, 80)], (128, 256, 512), (2, 4))
     ]
     return {" ".join(f"{key}={value}" for key, value in asdict(launch).items()): launch for launch in (*walks, *backs, *chunks)}
 

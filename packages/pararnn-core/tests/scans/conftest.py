@@ -28,8 +28,7 @@ WAYS = {"walk" if chunk is None else f"chunks of {chunk}": ("torch", chunk) for 
 # In a process of its own, because Triton decides when a kernel is imported whether it interprets it.
 SMALL = {
     "walk": Launch(variant="walk", block_time=8, block_state=4, warps=1),
-    "look back": Launch(variant="lookback", block_time=8, block_state=4, warps=1, group=2),
-    "chunks": Launch(variant="chunks", block_time=4, block_state=4, warps=1, group=2, tiles=2),
+    "look back": Launch(variant="lookback", block_time=16, block_state=4, warps=1, group=8),
 }
 if interpreted():
     WAYS |= {f"triton, {variant}": ("triton", launch) for variant, launch in SMALL.items()}

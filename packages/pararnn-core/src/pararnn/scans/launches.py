@@ -13,9 +13,9 @@ ENOUGH = 2
 # The bytes of maps and terms that a tile holds in registers.
 WALK_TILE = 8 * 32 * 32
 LOOKBACK_TILE = 8 * 128 * 32
-# Of each thread, so that two programs fit on a processor and one computes while the other waits.
+# Of each thread, so that several programs fit on a processor and one computes while another waits.
 REGISTERS = 128
-TILES = 4
+TILES = 8
 # Groups of programs no longer than this are folded at once.
 LARGEST_GROUP = 64
 
@@ -71,8 +71,8 @@ def looking_back(longest: int, size: int, *, itemsize: int) -> Launch:
 
 
 def in_chunks(longest: int, size: int, *, itemsize: int) -> Launch:
-    """Chunks of four tiles are programs, and form groups as the tiles of `looking_back` do."""
-    launch = replace(walking(size, itemsize=itemsize), variant="chunks", tiles=TILES)
+    """Chunks of eight tiles are programs, and form groups as the tiles of `looking_back` do."""
+    launch = replace(walking(size, itemsize=itemsize), variant="chunks", warps=4, stages=4, tiles=TILES, registers=REGISTERS)
     return replace(launch, group=group_of(longest, launch.steps))
 
 
