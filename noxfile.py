@@ -79,11 +79,15 @@ def matrix(session: nox.Session, backend: str) -> None:
     """Test one backend with its dependencies and no others; the backend has to be there and has to work."""
     name, _, interpret = backend.partition("-")
     environment = {"TRITON_INTERPRET": "1"} if interpret else {}
+    # An interpreter takes its time over every number.
+    patience = ("--timeout", "600") if interpret else ()
     install(session, *TEST_TOOLS, *ORACLES, *BACKENDS[backend], *editable(*PACKAGES))
     if packages := TESTED_IN.get(backend):
         # No test of that name is a failure of its own: pytest then ends with status 5.
         for package in packages:
-            run_pytest(session, f"packages/{PREFIX}{package}/tests", "-k", name, "-m", "not gpu", "--require-backend", name, env=environment)
+            run_pytest(
+                session, f"packages/{PREFIX}{package}/tests", "-k", name, "-m", "not gpu", *patience, "--require-backend", name, env=environment
+            )
     else:
         run_pytest(session, "packages", "tests", "-m", "not integration", "--require-backend", name)
 
