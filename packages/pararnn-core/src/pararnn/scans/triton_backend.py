@@ -151,7 +151,8 @@ def _launch(
 ) -> None:
     """Fill `out`, and `map_grad` where the walk is that of costates."""
     from pararnn.scans.kernels.triton_chunks import chunk_kernel
-    from pararnn.scans.kernels.triton_lookback import lookback_kernel, mend_kernel
+    from pararnn.scans.kernels.triton_lookback import lookback_kernel
+    from pararnn.scans.kernels.triton_mend import mend_kernel
     from pararnn.scans.kernels.triton_walk import walk_kernel
 
     rows, length, size = terms.shape
