@@ -92,6 +92,36 @@ class DiagonalGRU(ToyCell):
         return keep * state + (1 - keep) * torch.tanh(candidate + u_candidate * open_ * state)
 
 
+class GateDrive(NamedTuple):
+    keep: torch.Tensor
+    candidate: torch.Tensor
+    elapsed: torch.Tensor
+    recurrent: torch.Tensor
+    gain: torch.Tensor
+
+
+class Gate(ToyCell):
+    """A gated cell whose drive has leaves of every kind, and whose step reads a parameter besides."""
+
+    def __init__(self, d_in, state_size, dtype=torch.float64):
+        super().__init__(state_size, dtype)
+        self.W = nn.Linear(d_in - 1, 2 * state_size, dtype=dtype)
+        self.recurrent = nn.Parameter(torch.randn(state_size, dtype=dtype))
+        self.gain = nn.Parameter(torch.tensor(0.8, dtype=dtype))
+        self.lift = nn.Parameter(0.1 * torch.randn(state_size, dtype=dtype))
+
+    def initial_state(self, batch):
+        return self.gain.new_zeros(batch, self.state_size)
+
+    def drive(self, x):
+        keep, candidate = self.W(x[..., :-1]).chunk(2, -1)
+        return GateDrive(keep, candidate, x[..., -1:].abs(), self.recurrent, self.gain)
+
+    def step(self, state, drive):
+        keep = torch.exp(-nn.functional.softplus(drive.keep) * drive.elapsed)
+        return keep * state + (1 - keep) * torch.tanh(drive.candidate + drive.gain * drive.recurrent * state + self.lift)
+
+
 class SlotLSTM(ToyCell):
     """An LSTM with diagonal recurrent matrices: two slots, output and cell, of `channels` each."""
 

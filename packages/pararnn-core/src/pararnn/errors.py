@@ -51,6 +51,14 @@ class DifferentiationError(ParaRNNError, RuntimeError):
     """A derivative was asked for that the chosen path cannot give exactly."""
 
 
+class CompilationError(ParaRNNError, RuntimeError):
+    """A step cannot be compiled into a kernel; `obstacles` holds every reason, a sentence each."""
+
+    def __init__(self, message: str, *, obstacles: tuple[str, ...] = (), **data: object) -> None:
+        super().__init__(message, obstacles=obstacles, **data)
+        self.obstacles = obstacles
+
+
 class PluginError(ParaRNNError, RuntimeError):
     """A plugin could not be loaded (raised only in strict mode), or two offer the same name."""
 

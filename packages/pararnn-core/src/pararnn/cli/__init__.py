@@ -24,6 +24,7 @@ COMMANDS = {
         CommandSpec(name="plugins", target="pararnn.cli.plugins:plugins", summary="List installed plugins, their state and what they offer."),
         CommandSpec(name="doctor", target="pararnn.cli.doctor:doctor", summary="Try every backend on this machine, each in a child process."),
         CommandSpec(name="verify", target="pararnn.cli.verify:verify", summary="Run the conformance checks on a cell, a structure or a backend."),
+        CommandSpec(name="compile", target="pararnn.cli.compile:compile_", summary="Say whether the step of a cell can be made into a kernel."),
         CommandSpec(name="bench", target="pararnn.cli.bench:bench", summary="Time a cell solved in parallel against the walk."),
     )
 }

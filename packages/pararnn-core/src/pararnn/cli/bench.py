@@ -21,13 +21,14 @@ from pararnn.cli.plugins import titled_table
 from pararnn.errors import ConfigError
 from pararnn.layers import ParaRNN
 from pararnn.registry import installed
+from pararnn.solver.config import NewtonConfig
 
 SOLVERS = ("sequential", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One cell at one length: medians in milliseconds, mebibytes kept for the backward pass, and the plan of the parallel side."""
+    """One cell at one length: medians in milliseconds, mebibytes kept for the backward pass, backend and plan of the parallel side."""
 
     cell: str
     batch: int
@@ -39,6 +40,7 @@ class Row:
     parallel_both: float
     walk_kept: float
     parallel_kept: float
+    backend: str
     plan: str
 
 
@@ -52,6 +54,7 @@ class Row:
 @click.option("--threads", default=None, type=click.IntRange(1), help="Threads for torch; as torch chooses if left out.")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "float64"]), help="Precision of cell and inputs.")
 @click.option("--device", default="cpu", show_default=True, help="Where to run, such as cpu or cuda.")
+@click.option("--backend", default="auto", show_default=True, help="Who solves in parallel, such as torch, native or triton.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Also draw the ratios into this image file.")
 def bench(
@@ -62,6 +65,7 @@ def bench(
     threads: int | None,
     dtype: str,
     device: str,
+    backend: str,
     as_json: bool,
     plot: Path | None,
 ) -> None:
@@ -76,7 +80,7 @@ def bench(
             build = installed().cells[name].spec.load_example()
             for length in sorted(lengths):
                 progress.update(task, description=f"{name}, {length} steps")
-                rows.append(_measure(name, build, batch, length, repeats, getattr(torch, dtype), device))
+                rows.append(_measure(name, build, batch, length, repeats, getattr(torch, dtype), device, backend))
                 progress.advance(task)
     machine = {
         "python": platform.python_version(),
@@ -96,10 +100,10 @@ def bench(
             click.echo(f"plot: {plot}")
 
 
-def _measure(name: str, build: Any, batch: int, length: int, repeats: int, dtype: torch.dtype, device: str) -> Row:
+def _measure(name: str, build: Any, batch: int, length: int, repeats: int, dtype: torch.dtype, device: str, backend: str) -> Row:
     cell, x = build(batch, length, seed=0)
     cell, x = cell.to(device=device, dtype=dtype), x.to(device=device, dtype=dtype)
-    models = [ParaRNN(cell, solver=solver) for solver in SOLVERS]  # type: ignore[arg-type]
+    models = [ParaRNN(cell, solver=solver, config=NewtonConfig(backend=backend)) for solver in SOLVERS]  # type: ignore[arg-type]
     output, results = models[1].solve(x)
     cotangent = torch.ones_like(output)
 
@@ -123,6 +127,7 @@ def _measure(name: str, build: Any, batch: int, length: int, repeats: int, dtype
         parallel_both=parallel_both,
         walk_kept=walk_kept,
         parallel_kept=parallel_kept,
+        backend=results[0].backend,
         plan=results[0].plan.explain(),
     )
 
@@ -165,12 +170,19 @@ def _kept(model: ParaRNN, x: Tensor) -> float:
 def _show(rows: list[Row], machine: dict[str, Any]) -> None:
     facts = ", ".join(f"{key} {value}" for key, value in machine.items())
     table = titled_table(
-        f"Walk against parallel solve, medians ({facts})", "cell", "batch, steps, state", "forward, ms", "forward + backward, ms", "kept, MiB"
+        f"Walk against parallel solve, medians ({facts})",
+        "cell",
+        "batch, steps, state",
+        "backend",
+        "forward, ms",
+        "forward + backward, ms",
+        "kept, MiB",
     )
     for row in rows:
         table.add_row(
             row.cell,
             f"{row.batch}, {row.length}, {row.state}",
+            row.backend,
             f"{row.walk_forward:.1f} / {row.parallel_forward:.1f} = {row.walk_forward / row.parallel_forward:.1f}x",
             f"{row.walk_both:.1f} / {row.parallel_both:.1f} = {row.walk_both / row.parallel_both:.1f}x",
             f"{row.walk_kept:.1f} / {row.parallel_kept:.1f}",

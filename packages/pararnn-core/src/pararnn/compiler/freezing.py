@@ -1,0 +1,167 @@
+"""What a step can see besides tensors, as plain facts that can be compared from one solve to the next.
+
+Facts are a flat list: types and values of what is plain, addresses of functions' code, classes and modules. What an address stands for is held, so
+that no other object takes it. A value that cannot be told apart from a changed one adds a token that equals nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import types
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PLAIN = {type(None), int, bool, str, bytes, complex, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, type(Ellipsis)}
+SEQUENCES = {tuple, list}
+SETS = {set, frozenset}
+BY_ADDRESS = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    enum.Enum,
+    torch._ops.OpOverload,
+)
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+# Much more than this is no setting of a cell; looking at it at every solve would take longer than the solve.
+MOST = 2000
+
+
+class Facts:
+    """Facts of values, in the order in which they were added.
+
+    Args:
+        names: the attributes of modules that matter, None for all.
+    """
+
+    def __init__(self, names: Collection[str] | None) -> None:
+        self.facts: list[Any] = []
+        self.held: list[Any] = []
+        # Functions, classes and objects whose code may read attributes.
+        self.code: list[Any] = []
+        self.is_unsure = False
+        self._names = names
+        self._seen: dict[int, int] = {}
+
+    def add(self, value: Any) -> None:
+        """The facts of `value`; of a tensor its form, because what it holds is an operand or cannot be read."""
+        kind = type(value)
+        if kind is float:
+            self.facts += (kind, value if value and not math.isnan(value) else repr(value))
+        elif kind in PLAIN:
+            self.facts += (kind, value)
+        elif kind is Tensor or kind is nn.Parameter:
+            self.facts += (value.shape, value.dtype)
+        elif not self._is_new(value):
+            return
+        elif kind in SEQUENCES:
+            self._several(kind, value)
+        elif kind is dict or kind in SETS:
+            self._several(kind, [part for item in value.items() for part in item] if kind is dict else sorted(value, key=repr))
+        elif kind is types.FunctionType:
+            self.function(value)
+        elif kind is types.MethodType:
+            self.add(value.__func__)
+            self.add(value.__self__)
+        elif isinstance(value, nn.Module):
+            self.module(value)
+        elif isinstance(value, BY_ADDRESS):
+            self._by_address(value)
+            self.code.append(value)
+        elif isinstance(value, Tensor):
+            self.facts += (value.shape, value.dtype)
+        elif not _is_open(kind):
+            self.unsure()
+        else:
+            self._by_address(kind)
+            self.code.append(kind)
+            self._several(kind, [part for item in vars(value).items() for part in item])
+
+    def function(self, function: types.FunctionType) -> None:
+        """Code, free variables and defaults of a function; tensors among them are operands."""
+        self._by_address(function.__code__)
+        self._by_address(function.__globals__)
+        self.code.append(function)
+        for cell in function.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                content = None
+            self.add(content)
+        for value in function.__defaults__ or ():
+            self.add(value)
+        for name, value in (function.__kwdefaults__ or {}).items():
+            self.facts.append(name)
+            self.add(value)
+
+    def module(self, module: nn.Module) -> None:
+        """Class, mode and attributes of a module, and of the modules inside that the names reach."""
+        kind = type(module)
+        own = module.__dict__
+        self._by_address(kind)
+        self.code.append(kind)
+        self.facts.append(module.training)
+        names = self._names
+        is_open = names is None or isinstance(module, CONTAINERS)
+        for home in (module._parameters, module._buffers):
+            for name, tensor in home.items():
+                if is_open or name in names:  # type: ignore[operator]
+                    self.facts += (name, None) if tensor is None else (name, tensor.shape, tensor.dtype)
+        for name in own if names is None else sorted(own.keys() & names):
+            if name not in INTERNAL:
+                self.facts.append(name)
+                self.add(own[name])
+        for name, inner in module._modules.items():
+            if is_open or name in names:  # type: ignore[operator]
+                self.facts.append(name)
+                self.add(inner)
+        for hooks in HOOKS:
+            if own[hooks]:
+                self.add(list(own[hooks].values()))
+
+    def unsure(self) -> None:
+        """Note that something cannot be told apart from a changed one."""
+        self.facts.append(object())
+        self.is_unsure = True
+
+    def _is_new(self, value: Any) -> bool:
+        place = self._seen.setdefault(id(value), len(self._seen))
+        if place != len(self._seen) - 1 or len(self._seen) > MOST:
+            if len(self._seen) > MOST:
+                self.unsure()
+            else:
+                self.facts += ("seen", place)
+            return False
+        return True
+
+    def _several(self, kind: type, values: Collection[Any]) -> None:
+        self.facts += (kind, len(values))
+        for value in values:
+            self.add(value)
+
+    def _by_address(self, value: Any) -> None:
+        self.facts.append(id(value))
+        self.held.append(value)
+
+
+INTERNAL = frozenset(nn.Module().__dict__)
+
+
+def _is_open(kind: type) -> bool:
+    """Whether all that an object of `kind` holds is in its `__dict__`."""
+    bases = kind.__mro__[:-1]
+    return all(base.__flags__ & _HEAP and not _slots(base) for base in bases) and hasattr(kind, "__dict__") and kind.__dictoffset__ != 0
+
+
+def _slots(kind: type) -> bool:
+    return bool(set(vars(kind).get("__slots__", ())) - {"__dict__", "__weakref__"})
+
+
+# Classes written in Python.
+_HEAP = 1 << 9

@@ -1,0 +1,1 @@
+"""Kernels for a GPU, printed in Triton from programs: see `pararnn.compiler.gpu.engine`."""

@@ -1,0 +1,117 @@
+"""Shooting across programs, as source text: for few channels and long sequences.
+
+Intervals are shared out among programs; between their sweeps a program for each block of channels corrects the entries of all intervals. The launches
+are `open_sweep`, `boundary`, then `sweep` and `boundary` a few times, `write`, `boundary` once more, which judges, and `shoot` for the channels whose
+states do not stand. A launch that is no longer needed finds so in `flags`, one for each channel, and returns; nothing waits for the device.
+
+Memory between the launches: `entries`, `ends`, `products` and `growths` of the intervals, `(sequences, intervals, state)`, one after the other.
+"""
+
+from __future__ import annotations
+
+from pararnn.compiler.gpu.forward_subject import Forward, constants, kernel, parameters, prologue
+from pararnn.compiler.gpu.passes import Pass
+from pararnn.compiler.gpu.shooting import TILE, guess
+
+PLACES = [
+    "index = tl.arange(0, COUNT)[:, None] + part * COUNT",
+    "whole = tl.num_programs(0).to(tl.int64) // blocks * COUNT * STATE",
+    "place = ((sequence * PARTS + part) * COUNT + tl.arange(0, COUNT)[:, None]) * STATE + lane",
+    "entries = memory_ptr + place",
+    "ends = entries + whole",
+    "products = ends + whole",
+    "growths = products + whole",
+    "first = index * INTERVAL",
+    "exists = inside & (first < length)",
+]
+
+
+def _kernel(name: str, subject: Forward, body: list[str]) -> str:
+    takes = [*parameters(subject), "flags_ptr", "memory_ptr", "LENGTH", "PARTS", "INTERVAL", *constants(subject), "COUNT: tl.constexpr"]
+    return kernel(name, takes, [*prologue(subject, tile=True, parts=True), *PLACES, *body])
+
+
+def sweep_kernels(subject: Forward, ahead: int) -> list[str]:
+    """The kernels `open_sweep`, `sweep` and `write`."""
+    kept = subject.kept is not None
+    swept = [
+        "tl.store(ends, state, mask=inside & exists)",
+        "tl.store(products, product, mask=inside & exists)",
+        "tl.store(growths, growth, mask=inside & exists)",
+    ]
+    opening = [
+        *guess(subject, "start", "first - 1"),
+        "state = tl.where(index == 0, start, expected)",
+        "tl.store(entries, state, mask=inside & exists)",
+        *Pass(subject, ahead, TILE, slopes=True, stores=kept).lines("first", "INTERVAL"),
+        *swept,
+    ]
+    entered = "state = tl.load(entries, mask=inside & exists, other=0.0)"
+    again = [entered, *Pass(subject, ahead, TILE, slopes=True, loads=kept).lines("first", "INTERVAL"), *swept]
+    flagged = [
+        "flag = tl.max(tl.load(flags_ptr + sequence * STATE + lane, mask=inside, other=0))",
+        "if flag > 0:",
+        *(f"    {line}" for line in again),
+    ]
+    writing = [
+        entered,
+        *Pass(subject, ahead, TILE, writes=True, loads=kept).lines("first", "INTERVAL"),
+        "tl.store(ends, state, mask=inside & exists)",
+    ]
+    return [_kernel("open_sweep", subject, opening), _kernel("sweep", subject, flagged), _kernel("write", subject, writing)]
+
+
+BOUNDARY = '''
+@triton.jit(do_not_specialize=['LENGTH', 'INTERVAL', 'INTERVALS'])
+def boundary(
+    memory_ptr, flags_ptr, record_ptr, LENGTH, INTERVAL, INTERVALS, ABSOLUTE, RELATIVE, FIRST: tl.constexpr, JUDGE: tl.constexpr,
+    STATE: tl.constexpr, CARRY: tl.constexpr, COUNT: tl.constexpr, BLOCK_STATE: tl.constexpr
+):
+    """Corrects the entries of all intervals of one sequence; with JUDGE, decides whether the states that were written stand."""
+    blocks: tl.constexpr = (STATE + BLOCK_STATE - 1) // BLOCK_STATE
+    sequence = (tl.program_id(0) // blocks).to(tl.int64)
+    lane = (tl.program_id(0) % blocks) * BLOCK_STATE + tl.arange(0, BLOCK_STATE)[None, :]
+    inside = tl.full((1, BLOCK_STATE), True, tl.int1) & (lane < STATE)
+    flags = flags_ptr + sequence * STATE + lane
+    flag = 1
+    if FIRST == 0 and JUDGE == 0:
+        flag = tl.max(tl.load(flags, mask=inside, other=0))
+    whole = tl.num_programs(0).to(tl.int64) // blocks * INTERVALS * STATE
+    index = tl.arange(0, COUNT)[:, None]
+    is_first = tl.broadcast_to(index == 0, (COUNT, BLOCK_STATE))
+    is_last = index == COUNT - 1
+    brought = tl.zeros((1, BLOCK_STATE), CARRY)
+    entered = brought
+    error = tl.full((), 0.0, CARRY)
+    all_near = 1
+    for begin in range(0, tl.where(flag > 0, INTERVALS, 0), COUNT):
+        at = begin + index
+        exists = inside & (at < INTERVALS) & (at * INTERVAL < LENGTH)
+        has_next = inside & (at + 1 < INTERVALS) & ((at + 1) * INTERVAL < LENGTH)
+        place = memory_ptr + (sequence * INTERVALS + at) * STATE + lane
+        end = tl.load(place + whole, mask=exists, other=0.0)
+        product = tl.load(place + 2 * whole, mask=exists, other=0.0)
+        expected = tl.load(place + STATE, mask=has_next, other=0.0)
+        corrected, update, ratio, worst, near = correct(end, product, expected, brought, is_first, has_next, ABSOLUTE, RELATIVE)
+        brought = tl.sum(tl.where(is_last & is_finite(update), update, 0.0), 0)[None, :]
+        all_near = tl.where(near, all_near, 0)
+        if JUDGE:
+            growth = tl.load(place + 3 * whole, mask=exists, other=1.0)
+            grown = inside_error(from_before(ratio, entered, is_first), growth, product)
+            entered = tl.sum(tl.where(is_last, ratio, 0.0), 0)[None, :]
+            error = tl.maximum(error, tl.max(tl.max(tl.where(exists, grown, 0.0), 1), 0))
+        else:
+            tl.store(place + STATE, corrected, mask=has_next)
+    record = record_ptr + tl.program_id(0) * 3
+    if JUDGE:
+        tl.store(flags, tl.broadcast_to(tl.where(error <= 1.0, 0, 1), (1, BLOCK_STATE)), mask=inside)
+        tl.store(record + 1, error.to(tl.float32))
+        tl.store(record + 2, 0.0)
+    else:
+        if flag > 0:
+            tl.store(flags, tl.broadcast_to(1 - all_near, (1, BLOCK_STATE)), mask=inside)
+            if FIRST:
+                tl.store(record, 1.0)
+            else:
+                tl.store(record, tl.load(record) + 1.0)
+'''

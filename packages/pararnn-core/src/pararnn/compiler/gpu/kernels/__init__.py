@@ -1,0 +1,1 @@
+"""Kernels that do not depend on a program."""

@@ -1,0 +1,1 @@
+"""Steps compiled to C by the system's compiler, for the CPU."""

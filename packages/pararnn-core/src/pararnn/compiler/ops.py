@@ -1,0 +1,174 @@
+"""Solves by an engine as operators of PyTorch, for graphs that a compiler makes.
+
+Programs and engines are named by text, which a graph can hold; `register` says what the texts mean, in every process anew, before a graph is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pararnn.compiler.engine import Engine, Tolerance, Workload
+from pararnn.compiler.program import Program
+from pararnn.compiler.solving import ADVICE, LIMIT
+from pararnn.errors import CompilationError, DifferentiationError
+from pararnn.solver.planner import Plan
+
+_programs: dict[str, Program] = {}
+
+
+def register(program: Program) -> str:
+    """The text that names `program` in a graph."""
+    key = program.key
+    _programs[key] = program
+    return key
+
+
+def program_at(key: str) -> Program:
+    """The program that `key` names.
+
+    Raises:
+        CompilationError: it was registered in another process.
+    """
+    if key not in _programs:
+        raise CompilationError(
+            f"a graph asks for the compiled step {key}, which this process has not made; solve once with the layer that the graph was made from, "
+            "which makes it, before the graph runs"
+        )
+    return _programs[key]
+
+
+def engine_at(path: str) -> Engine:
+    """The engine that the function at `path`, `"module:function"`, gives."""
+    engine: Engine = pkgutil.resolve_name(path)()
+    return engine
+
+
+@torch.library.custom_op("pararnn::solve_compiled", mutates_args=())
+def solve_op(
+    engine: str,
+    program: str,
+    operands: Sequence[Tensor],
+    initial: Tensor,
+    offsets: Tensor | None,
+    longest: int,
+    interval: str,
+    absolute: float,
+    relative: float,
+    sweeps: int,
+) -> tuple[Tensor, Tensor]:
+    """States `(rows, time, state)`, and the record of each sequence `(sequences, 3)`.
+
+    `longest` is the number of steps of the longest packed sequence, 0 without packing; `interval` as in `NewtonConfig`, as text; `sweeps` limits the
+    iterations, 0 for the limit of the plan.
+    """
+    served, plan = _planned(engine, program, operands, initial, longest, interval)
+    tolerance = Tolerance(absolute=absolute, relative=relative, sweeps=sweeps or max(1, min(plan.patience, LIMIT)))
+    states, record = served.solve(program_at(program), operands, initial, offsets=offsets, plan=plan, tolerance=tolerance)
+    return states, record.amax(1)
+
+
+@solve_op.register_fake
+def _(
+    engine: str,
+    program: str,
+    operands: Sequence[Tensor],
+    initial: Tensor,
+    offsets: Tensor | None,
+    longest: int,
+    interval: str,
+    absolute: float,
+    relative: float,
+    sweeps: int,
+) -> tuple[Tensor, Tensor]:
+    rows, length = _rows_and_length(program, operands)
+    return initial.new_empty(rows, length, initial.shape[-1]), initial.new_empty(initial.shape[0], 3, dtype=torch.float32)
+
+
+@torch.library.custom_op("pararnn::solve_compiled_backward", mutates_args=())
+def solve_backward_op(
+    engine: str,
+    program: str,
+    grad: Tensor,
+    states: Tensor,
+    operands: Sequence[Tensor],
+    initial: Tensor,
+    offsets: Tensor | None,
+    longest: int,
+    interval: str,
+    needs: Sequence[bool],
+) -> list[Tensor]:
+    """The gradients that are needed, of the operands and, last, of `initial`."""
+    served, plan = _planned(engine, program, operands, initial, longest, interval)
+    found = served.backward(program_at(program), grad, states, operands, initial, offsets=offsets, plan=plan, needs=needs)
+    # A graph was made for these shapes and dtypes.
+    return [
+        gradient.reshape(operand.shape).to(operand.dtype)
+        for gradient, operand in zip(found, (*operands, initial), strict=True)
+        if gradient is not None
+    ]
+
+
+@solve_backward_op.register_fake
+def _(
+    engine: str,
+    program: str,
+    grad: Tensor,
+    states: Tensor,
+    operands: Sequence[Tensor],
+    initial: Tensor,
+    offsets: Tensor | None,
+    longest: int,
+    interval: str,
+    needs: Sequence[bool],
+) -> list[Tensor]:
+    wanted = zip((*operands, initial), needs, strict=True)
+    return [torch.empty_like(operand, memory_format=torch.contiguous_format) for operand, needed in wanted if needed]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.engine, ctx.program, operands, initial, offsets, ctx.longest, ctx.interval = inputs[:7]
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(output[0], offsets, initial, *operands)
+
+
+def _backward(ctx: Any, grad: Tensor, _record: Any) -> tuple[Any, ...]:
+    states, offsets, initial, *operands = ctx.saved_tensors
+    needs = [operand.requires_grad for operand in (*operands, initial)]
+    found = iter(solve_backward_op(ctx.engine, ctx.program, grad, states, operands, initial, offsets, ctx.longest, ctx.interval, needs))
+    *gradients, start = [next(found) if needed else None for needed in needs]
+    return None, None, gradients, start, *(None for _ in range(6))
+
+
+def _refuse(ctx: Any, *grads: Any) -> Any:
+    raise DifferentiationError(f"kernels for second derivatives do not exist; {ADVICE}")
+
+
+solve_op.register_autograd(_backward, setup_context=_save)
+solve_backward_op.register_autograd(_refuse)
+
+
+def _rows_and_length(program: str, operands: Sequence[Tensor]) -> tuple[int, int]:
+    timed = next(operand for kind, operand in zip(program_at(program).kinds, operands, strict=True) if kind.is_timed)
+    return timed.shape[0], timed.shape[1]
+
+
+def _planned(engine: str, program: str, operands: Sequence[Tensor], initial: Tensor, longest: int, interval: str) -> tuple[Engine, Plan]:
+    served: Any = engine_at(engine)
+    rows, length = _rows_and_length(program, operands)
+    sequences, state = initial.shape
+    itemsize = initial.element_size()
+    work = Workload(rows=rows, length=length, state=state, sequences=sequences, longest=longest or length, itemsize=itemsize)
+    return served, _plan(served, program_at(program), work, interval)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(engine: Any, program: Program, work: Workload, interval: str) -> Plan:
+    # Remembered as one object, by which engines tell what they have prepared.
+    plan: Plan = engine.plan(program, work, interval if interval in ("auto", "parallel") else int(interval))
+    return plan

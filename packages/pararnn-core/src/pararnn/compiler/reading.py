@@ -1,0 +1,204 @@
+"""What a step reads besides its arguments: names of attributes, and the globals and class members behind them.
+
+The step runs once on tensors without data, and the functions that are entered are noted. Which ones are entered can only depend on what they read, so
+as long as all of that is the same, the step does the same. Code of PyTorch and of the standard library counts as fixed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pararnn.cell import Drive
+from pararnn.compiler.freezing import PLAIN, Facts
+from pararnn.compiler.surroundings import in_a_thread, without_data, without_numbers
+
+# Whoever uses these can reach attributes by names that are made while it runs.
+_BY_STRING = """
+getattr vars __dict__ eval exec globals locals attrgetter methodcaller __getattribute__ __getattr__ named_parameters parameters modules children
+named_modules named_children named_buffers buffers _modules _parameters _buffers state_dict get_submodule get_parameter get_buffer
+"""
+BY_STRING = frozenset(_BY_STRING.split())
+# PyTorch, what it is made with, and the standard library.
+FOREIGN = frozenset((*sys.stdlib_module_names, "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "typing_extensions", "")) - {"__main__"}
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A function that was entered: its code, and the globals that it sees."""
+
+    code: types.CodeType
+    home: Mapping[str, Any]
+
+    @property
+    def module(self) -> str:
+        """Where it is defined."""
+        return str(self.home.get("__name__", ""))
+
+    @property
+    def names(self) -> set[str]:
+        """Globals and attributes that it mentions, functions inside of it included."""
+        return {name for code in _codes(self.code) for name in code.co_names}
+
+
+def functions_entered(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, drive: Drive) -> list[Entered]:
+    """The functions that `step` and its derivative enter, but those of the standard library and of PyTorch; layers of PyTorch count."""
+    entered: dict[types.CodeType, Entered] = {}
+
+    def note(frame: types.FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code not in entered:
+            entered[frame.f_code] = Entered(frame.f_code, frame.f_globals)
+
+    def noted(function: Callable[[], Any]) -> Any:
+        sys.setprofile(note)
+        try:
+            return function()
+        finally:
+            sys.setprofile(None)
+
+    def run() -> None:
+        # What goes wrong is told by tracing, which enters the same functions.
+        with without_numbers(), contextlib.suppress(Exception):
+            state, leaves = without_data(initial, drive)
+            total = noted(lambda: step(state, leaves)).sum()
+            if _runs_python(total.grad_fn) or any("register_hook" in one.names for one in entered.values()):
+                noted(total.backward)
+
+    in_a_thread(run)
+    return [one for one in entered.values() if one.module != __name__ and (not _is_foreign(one.module) or _is_layer(one.module))]
+
+
+class Reading:
+    """What functions can read, of objects whose classes are `classes`.
+
+    Attributes:
+        names: the attributes that can matter, None where any can.
+        content: what was found, to tell whether two readings are the same.
+    """
+
+    def __init__(self, entered: Iterable[Entered], classes: Iterable[type]) -> None:
+        entered = list(entered)
+        own = [one for one in entered if not _is_foreign(one.module)]
+        self._all_names = frozenset[str]().union(*(one.names for one in entered))
+        self.names = None if any(one.names & BY_STRING for one in own) else self._all_names
+        self._watched: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
+        self._changing: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
+        self._sizes: dict[int, tuple[Mapping[str, Any], int]] = {}
+        for one in own:
+            self._mentioned(one)
+        for kind in classes:
+            self._inside(kind)
+        watched = [(home, name, value) for home, name, value in self._watched.values()]
+        functions = [function for _, _, value in watched if (function := _function_of(value)) is not None]
+        addresses = [part for (home, name), (_, _, value) in self._watched.items() for part in (home, name, id(value))]
+        self.content = (*addresses, *self._changing, *(id(function.__code__) for function in functions), self.names)
+        self._functions = tuple((function, function.__code__) for function in functions)
+        self._closures = tuple(one for one in functions if one.__closure__ or one.__defaults__ or one.__kwdefaults__)
+        # What is watched is looked up at every solve.
+        self._checks = tuple((home.get, name, value) for home, name, value in watched)
+        self._counts = tuple(self._sizes.values())
+
+    def is_current(self) -> bool:
+        """Whether everything is still what it was found to be."""
+        for get, name, value in self._checks:
+            if get(name, MISSING) is not value:
+                return False
+        for function, code in self._functions:
+            if function.__code__ is not code:
+                return False
+        return all(len(home) == size for home, size in self._counts)
+
+    def changing(self, facts: Facts) -> None:
+        """Add the facts of globals and class members that can change without being replaced."""
+        for home, name in self._changing.values():
+            facts.add(home.get(name))
+        for function in self._closures:
+            facts.add(function)
+
+    def _mentioned(self, function: Entered) -> None:
+        for name in sorted(function.names):
+            if name in function.home:
+                self._member(id(function.home), function.home, name)
+            elif isinstance(sys.modules.get(name), types.ModuleType):
+                self._inside(sys.modules[name])
+
+    def _inside(self, value: types.ModuleType | type) -> None:
+        """Members of a class or module by the names that are read."""
+        for home in value.__mro__ if isinstance(value, type) else (value,):
+            members = vars(home)
+            if _is_foreign(home.__module__ if isinstance(home, type) else home.__name__):
+                continue
+            if isinstance(home, type):
+                # A member that is added may hide one of a base.
+                self._sizes[id(home)] = (members, len(members))
+            for name in sorted(self._all_names & members.keys()):
+                self._member(id(home), members, name)
+            if isinstance(home, type) and issubclass(home, torch.autograd.Function):
+                # Its derivative runs in a thread of the device, where nobody sees what is entered.
+                for member in members.values():
+                    function = _function_of(member)
+                    if function is not None:
+                        self._mentioned(Entered(function.__code__, function.__globals__))
+
+    def _member(self, address: int, home: Mapping[str, Any], name: str) -> None:
+        key = (address, name)
+        if key in self._watched or key in self._changing:
+            return
+        value = home[name]
+        is_fixed = type(value) in PLAIN or type(value) is float or isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType))
+        if is_fixed or hasattr(type(value), "__get__"):
+            self._watched[key] = (home, name, value)
+            if isinstance(value, (type, types.ModuleType)):
+                self._inside(value)
+        else:
+            self._changing[key] = (home, name)
+
+
+def _runs_python(node: Any) -> bool:
+    """Whether the derivative behind a node of autograd's graph calls functions of Python."""
+    seen, waiting = set(), [node]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        waiting.extend(following for following, _ in node.next_functions)
+    return False
+
+
+def classes_of(facts: Facts) -> list[type]:
+    """The classes among what `facts` met."""
+    return [value for value in facts.code if isinstance(value, type)]
+
+
+def _function_of(member: Any) -> types.FunctionType | None:
+    """The function behind a member: a method of any kind, or what a property calls."""
+    function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    return function if isinstance(function, types.FunctionType) else None
+
+
+def _is_foreign(module: str) -> bool:
+    # Methods of named tuples are made from text, in modules of such names.
+    return module.partition(".")[0] in FOREIGN or module.startswith("namedtuple_")
+
+
+def _is_layer(module: str) -> bool:
+    """Whether a module of PyTorch holds layers, whose attributes are settings."""
+    return module.startswith("torch.nn.") and module != "torch.nn.modules.module"
+
+
+def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)

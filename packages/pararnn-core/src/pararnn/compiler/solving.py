@@ -1,0 +1,150 @@
+"""A solve by an engine: plan, kernels, gradients, record.
+
+The states come out of one autograd node, whose backward is the engine's. It saves the operands as autograd does, so that a weight that is edited
+between forward and backward is noticed, and it can be differentiated once: kernels for second derivatives do not exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pararnn.compiler.catalogue import Compiled
+from pararnn.compiler.engine import Engine, Tolerance, Workload
+from pararnn.compiler.program import Program
+from pararnn.compiler.record import Record
+from pararnn.scans.segments import Offsets
+from pararnn.solver.adjoint import limit_derivatives
+from pararnn.solver.config import NewtonConfig
+from pararnn.solver.planner import Plan
+from pararnn.solver.problem import Problem
+from pararnn.solver.result import SolveResult
+from pararnn.solver.sequential import walk
+from pararnn.solver.truth import is_finite
+
+ADVICE = "NewtonConfig(backend='torch', derivatives='twice') gives second derivatives, solver='sequential' any order"
+# Sweeps before the walk, where a plan says nothing less.
+LIMIT = 64
+REMEMBERED = 1024
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """What an engine is to do, all of it decided before a number is looked at."""
+
+    engine: Engine
+    program: Program
+    plan: Plan
+    tolerance: Tolerance
+
+
+# Tasks by engine, program, sizes and options. The first two are told by their addresses, so a task keeps them alive.
+_tasks: dict[tuple[Any, ...], Task] = {}
+
+
+def solve_compiled(engine: Engine, compiled: Compiled, problem: Problem, config: NewtonConfig) -> SolveResult:
+    """Solve `problem`, whose step is `compiled`, by `engine`; on a GPU nothing waits for the device.
+
+    Raises:
+        InputError: on a CPU, the drive or the initial state holds NaN or infinity, and the states do for that reason.
+    """
+    operands = compiled.operands(problem)
+    offsets = problem.offsets
+    initial = _starts(problem)
+    task = task_of(engine, compiled.program, problem.rows, problem.length, initial, offsets, config)
+    bounds = None if offsets is None else placed(offsets, initial.device)
+    states, record = solve_task(task, operands, initial, bounds)
+    # One pass that stores nothing tells most of the time; a sum can overflow where its terms do not.
+    if looks_at_once(states) and not math.isfinite(states.detach().sum().item()):
+        is_finite(problem, states)
+    return SolveResult.deferred(Record(task.plan, states, initial, record, bounds), states=states, plan=task.plan, backend=engine.name)
+
+
+def placed(offsets: Offsets, device: torch.device) -> Tensor:
+    """Offsets as a tensor on `device`; nothing waits for it."""
+    if device.type != "cuda":
+        return torch.tensor(offsets, device=device)
+    return torch.tensor(offsets, pin_memory=True).to(device, non_blocking=True)
+
+
+def looks_at_once(tensor: Tensor) -> bool:
+    """Whether numbers of `tensor` can be looked at without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
+def task_of(engine: Engine, program: Program, rows: int, length: int, initial: Tensor, offsets: Offsets | None, config: NewtonConfig) -> Task:
+    """The task for these sizes, remembered."""
+    longest = length
+    if offsets is not None:
+        longest = max((end - start for start, end in itertools.pairwise(offsets)), default=0)
+    sequences, state = initial.shape
+    asked = config.interval, config.max_iters, config.atol, config.rtol
+    key = (id(engine), id(program), rows, length, sequences, state, longest, initial.dtype, asked)
+    task = _tasks.get(key)
+    if task is None:
+        work = Workload(rows=rows, length=length, state=state, sequences=sequences, longest=longest, itemsize=initial.element_size())
+        plan = engine.plan(program, work, config.interval)
+        absolute, relative = config.tolerances(initial.dtype)
+        sweeps = config.max_iters or max(1, min(plan.patience, LIMIT))
+        task = Task(engine=engine, program=program, plan=plan, tolerance=Tolerance(absolute=absolute, relative=relative, sweeps=sweeps))
+        if len(_tasks) >= REMEMBERED:
+            _tasks.clear()
+        _tasks[key] = task
+    return task
+
+
+def solve_task(task: Task, operands: list[Tensor], initial: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """States `(rows, time, state)`, differentiable once, and the record of the engine."""
+    if torch.is_grad_enabled() and (initial.requires_grad or any(operand.requires_grad for operand in operands)):
+        records: list[Tensor] = []
+        states: Tensor = _Solve.apply(task, records, offsets, initial, *operands)
+        return states, records[0]
+    return task.engine.solve(task.program, operands, initial, offsets=offsets, plan=task.plan, tolerance=task.tolerance)
+
+
+class _Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, task: Task, records: list[Tensor], offsets: Tensor | None, initial: Tensor, *operands: Tensor) -> Tensor:
+        states, record = task.engine.solve(task.program, operands, initial, offsets=offsets, plan=task.plan, tolerance=task.tolerance)
+        records.append(record)
+        ctx.task = task
+        ctx.save_for_backward(states, offsets, initial, *operands)
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        states, offsets, initial, *operands = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        with torch.no_grad():
+            *found, start = ctx.task.engine.backward(
+                ctx.task.program, grad, states, operands, initial, offsets=offsets, plan=ctx.task.plan, needs=(*needs[4:], needs[3])
+            )
+        if torch.is_grad_enabled():
+            # Whatever is differentiated again depends on one of these, so a refusing node lies on the way of every such request.
+            sources = grad, initial, *operands
+            start, *found = (_once(derivative, sources) for derivative in (start, *found))
+        return None, None, None, start, *found
+
+
+def _once(derivative: Tensor | None, sources: tuple[Tensor, ...]) -> Tensor | None:
+    return None if derivative is None else limit_derivatives(derivative, *sources, order=0, derived=True, advice=ADVICE)
+
+
+def solve_nothing(engine: Engine, problem: Problem) -> SolveResult:
+    """The result of no step or no sequence: nothing is launched."""
+    facts: dict[str, Any] = {"walk": 0.0, "sweep": 0.0, "parallel": 0.0, "patience": 0, "by_autograd": True}
+    lanes = problem.rows * problem.state_size
+    plan = Plan(interval=problem.length, length=problem.length, lanes=lanes, reason="there is nothing to solve", **facts)
+    states, initial = walk(problem), _starts(problem)
+    source = Record(plan, states, initial, initial.new_zeros(initial.shape[0], 1, 3, dtype=torch.float32), problem.offsets)
+    return SolveResult.deferred(source, states=states, plan=plan, backend=engine.name)
+
+
+def _starts(problem: Problem) -> Tensor:
+    """The states before the first step, `(sequences, state)`."""
+    return problem.initial.squeeze(1 if problem.offsets is None else 0)
