@@ -55,3 +55,14 @@ def test_an_unknown_cell_is_named_in_one_sentence(bench):
     result = bench("NoSuchCell")
     assert result.exit_code == 2
     assert "NoSuchCell" in result.stderr
+
+
+def test_the_backend_that_is_named_solves(bench):
+    result = bench("ToyCell", "--length", "32", "--backend", "torch", "--json")
+    assert [row["backend"] for row in json.loads(result.stdout)["rows"]] == ["torch"]
+
+
+def test_a_backend_that_is_not_there_is_named_in_one_sentence(bench):
+    result = bench("ToyCell", "--length", "32", "--backend", "abacus")
+    assert result.exit_code == 2
+    assert "no backend named 'abacus'" in result.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from pararnn.hookspecs import hookimpl
 from pararnn.specs import BackendSpec, OpSpec, StructureSpec
 
@@ -11,6 +13,9 @@ SCANS = {
     "scan/dense": "scan of dense maps",
     "scan/generic": "scan of any structure without an operation of its own",
 }
+
+# Where Triton's interpreter stands in for a GPU its kernels are right but slow, and have to be named.
+TRITON_PRIORITY = 5 if os.environ.get("TRITON_INTERPRET", "0") in ("", "0") else -5
 
 
 @hookimpl
@@ -47,7 +52,7 @@ def pararnn_register_ops() -> list[OpSpec]:
 
 @hookimpl
 def pararnn_register_backends() -> list[BackendSpec]:
-    """PyTorch for everything, numba for the diagonal scan on the CPU, Triton for it on a GPU."""
+    """PyTorch for everything; compiled loops on the CPU and Triton on a GPU for scans of diagonal maps and for channelwise cells."""
     torch_scans = [
         BackendSpec(
             name="torch",
@@ -73,12 +78,38 @@ def pararnn_register_backends() -> list[BackendSpec]:
         BackendSpec(
             name="triton",
             op="scan/diagonal",
-            target="pararnn.scans.triton_backend:scan",
+            target="pararnn.scans.triton_diagonal:scan",
             reasons="pararnn.scans.triton_backend:reasons",
             probe="pararnn.scans.triton_backend:probe",
-            # Below numba, which does not serve a GPU: where Triton is interpreted on the CPU, it has to be named.
-            priority=5,
+            priority=TRITON_PRIORITY,
             summary="one pass over memory on a GPU",
+        ),
+        BackendSpec(
+            name="triton",
+            op="scan/block_diagonal",
+            target="pararnn.scans.triton_blocks:scan",
+            reasons="pararnn.scans.triton_backend:block_reasons",
+            probe="pararnn.scans.triton_backend:block_probe",
+            priority=TRITON_PRIORITY,
+            summary="blocks of up to four slots on a GPU",
+        ),
+        BackendSpec(
+            name="triton",
+            op="solve",
+            target="pararnn.compiler.gpu.backend:solve",
+            reasons="pararnn.compiler.gpu.backend:reasons",
+            probe="pararnn.compiler.gpu.backend:probe",
+            priority=20,
+            summary="channelwise steps compiled for a GPU",
+        ),
+        BackendSpec(
+            name="native",
+            op="solve",
+            target="pararnn.compiler.native.backend:solve",
+            reasons="pararnn.compiler.native.backend:reasons",
+            probe="pararnn.compiler.native.backend:probe",
+            priority=10,
+            summary="channelwise steps compiled to C for the CPU",
         ),
         BackendSpec(
             name="torch",

@@ -19,7 +19,10 @@ Optional members, each used when present:
 - `guess(drive, initial) -> states`: a first trajectory `(batch, time, state)` for the parallel solve.
 - `newton_iters(length) -> int`: a first iteration budget; never a promise, convergence is checked.
 - `layer_above() -> cell` and `layer_above_input(output, x) -> x`: how `ParaRNN(cell, num_layers=n)` stacks the cell.
-- `solve_ops`: names of operations whose backends solve this very cell (fused kernels), asked before the general `solve`.
+- `solve_ops`: names of operations whose backends solve this very cell (fused kernels), asked before the general `solve`. One whose implementation
+  has `takes_inputs = True` gets `(cell, x, config, h0=..., cu_seqlens=..., guess=...)` before the drive is computed, any other the problem.
+- `solve_obstacles() -> tuple[str, ...]`: sentences why this very object is not what such kernels were made for (a hook, a replaced layer), empty
+  where it is; the `reasons` of its backends find them in the request's option `obstacles`.
 """
 
 from __future__ import annotations
@@ -60,6 +63,18 @@ class Cell(Protocol):
     def readout(self, states: Tensor) -> Tensor:
         """The output `(*lead, output)` of `states` `(*lead, state)`."""
         ...
+
+
+_MISSING = object()
+
+
+def optional(cell: Any, name: str, default: Any = None) -> Any:
+    """An optional member of `cell`, or `default`: `getattr`, which is slow where a module lacks the name, asked where that is not plain to see."""
+    own = cell.__dict__
+    plainly_absent = name not in own and getattr(type(cell), name, _MISSING) is _MISSING and type(cell).__getattr__ is torch.nn.Module.__getattr__
+    if plainly_absent and name not in own["_modules"] and name not in own["_parameters"] and name not in own["_buffers"]:
+        return default
+    return getattr(cell, name, default)
 
 
 def check_cell(cell: object) -> None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from pararnn.cell import check_cell
 from pararnn.errors import CellError, ConfigError, DTypeError, ShapeError
 from pararnn.scans.api import HALF
-from pararnn.solver.api import cell_problem, run, walk_problem
+from pararnn.solver.api import cell_problem, solve_cell, walk_problem
 from pararnn.solver.config import NewtonConfig
+from pararnn.solver.graphs import Form, choose
 from pararnn.solver.result import SolveResult
+
+if TYPE_CHECKING:
+    from pararnn.decoding import Decoder, Graph
 
 States: TypeAlias = tuple[Tensor, ...]
 Solver: TypeAlias = Literal["auto", "newton", "sequential"]
@@ -103,8 +110,11 @@ class ParaRNN(nn.Module):
         for depth, cell in enumerate(self.layers):
             if depth:
                 output = self._input_above(self.layers[depth - 1], self.dropout(output), x)
-            problem = cell_problem(cell, output, config, h0=starts[depth], cu_seqlens=cu_seqlens, guess=guesses[depth] if guesses else None)
-            results.append(walk_problem(problem) if self.solver == "sequential" else run(problem, config))
+            given: dict[str, Any] = {"h0": starts[depth], "cu_seqlens": cu_seqlens, "guess": guesses[depth] if guesses else None}
+            if self.solver == "sequential":
+                results.append(walk_problem(cell_problem(cell, output, config, **given)))
+            else:
+                results.append(solve_cell(cell, output, config, choose=partial(self._kernel, depth) if is_compiling() else None, **given))
             output = cell.readout(results[-1].states)  # type: ignore[operator]
             # States of half precision modules are carried in float32; outputs are what the next layer and the user expect.
             output = output.to(x.dtype) if x.dtype in HALF else output
@@ -131,9 +141,29 @@ class ParaRNN(nn.Module):
             output = output.to(x.dtype) if x.dtype in HALF else output
         return output[:, 0], tuple(new)
 
+    def decoder(self, batch: int, *, graph: Graph = "auto") -> Decoder:
+        """A decoder of `batch` rows from their initial states: `step` for many samples, without gradients, in memory that stays where it is.
+
+        Args:
+            graph: whether a step is recorded in a CUDA graph and replayed: `"auto"` where the states are on a CUDA device and it can be, `"always"`,
+                or `"never"`.
+
+        Raises:
+            ConfigError: `batch` is less than 1, or a graph is insisted on where there is none.
+        """
+        # Only who decodes waits for the compiler behind it to load.
+        from pararnn.decoding import Decoder
+
+        return Decoder(self, batch, graph=graph)
+
     def initial_state(self, batch: int) -> States:
         """The states before the first sample, `(batch, state)` for each layer."""
         return tuple(cell.initial_state(batch) for cell in self.layers)  # type: ignore[operator]
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _kernel(self, depth: int, form: Form) -> Any:
+        """The kernel that serves layer `depth`; a method, because a compiler knows which module it traces, but hands on no modules."""
+        return tuple(choose(self.layers[depth], form))
 
     def _initial(self, states: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor | None]:
         if states is None:

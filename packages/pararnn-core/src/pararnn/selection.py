@@ -110,11 +110,11 @@ class Selection:
         return f"{self.request}: {self.candidates.label(self.backend)} (asked for: {self.asked})\n{table(self.considered, self.backend)}"
 
 
-def select(request: Request, backend: str = "auto", *, registry: Registry | None = None) -> Selection:
+def select(request: Request, backend: str = "auto", *, registry: Registry | None = None, remember: bool = True) -> Selection:
     """The backend that serves `request`: the best one for `"auto"`, else the one named (`name` or `distribution:name`).
 
     A repeated question is answered from memory, in a few microseconds; obstacles that come and go (an environment variable, a device)
-    need `clear_cache`.
+    need `clear_cache`. `remember=False` leaves no trace of a question that will not be asked again.
 
     Raises:
         BackendError: nobody can serve, the one named cannot, or nobody has that name; the message holds the table or the names.
@@ -127,9 +127,10 @@ def select(request: Request, backend: str = "auto", *, registry: Registry | None
         candidates = registry.backends(request.op)
         entry = _best(candidates, request, registry) if backend == "auto" else _named(candidates, request, backend)
         selection = Selection(request=request, asked=backend, backend=entry, candidates=candidates)
-        if len(memory) >= REMEMBERED:
-            memory.clear()
-        memory[request, backend] = selection
+        if remember:
+            if len(memory) >= REMEMBERED:
+                memory.clear()
+            memory[request, backend] = selection
     return selection
 
 

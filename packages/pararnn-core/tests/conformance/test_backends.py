@@ -124,3 +124,23 @@ def test_a_backend_of_solve_without_gradients_is_named(verify):
     found = verify(solve, op="solve").failures
     assert "the gradient of the backend by weight" in found["solve_gradients"]
     assert "solve_states" not in found
+
+
+def test_cells_that_a_backend_of_solve_does_not_claim_are_passed_over(verify):
+    solved = []
+
+    def solve(problem, config):
+        solved.append(problem.structure.__name__)
+        return torch_backend.solve(problem, config)
+
+    found = verify(solve, op="solve", reasons=lambda request: ("it is wide",) if request.option("structure") == "Dense" else ())
+    assert found.failures == {}
+    assert set(solved) == {"Diagonal"}
+
+
+def test_a_backend_of_solve_that_claims_no_cell_is_held_to_nothing_and_says_why(verify):
+    found = verify(torch_backend.solve, op="solve", reasons=lambda request: ("it is no cell",) if request.option("structure") else ())
+    assert found.failures == {}
+    (result,) = (result for result in found.results if result.check == "solve_states")
+    assert result.verdict is Verdict.NOT_APPLICABLE
+    assert "serves none of the cells that there are: it is no cell" in result.detail

@@ -92,7 +92,7 @@ def test_h0_of_another_real_dtype_is_brought_to_that_of_the_states():
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are():
-    with pytest.raises(BackendError, match=r"no backend named 'nope'; there are auto, torch"):
+    with pytest.raises(BackendError, match=r"no backend named 'nope'; there are auto, triton, native, torch"):
         newton_apply(DiagonalGRU(3, 4), X, NewtonConfig(backend="nope"))
     with pytest.raises(BackendError, match="no backend named 'nope'"):
         newton_apply(DiagonalGRU(3, 4), X, NewtonConfig(interval=1, scan_backend="nope"))

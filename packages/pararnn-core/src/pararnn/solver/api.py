@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pararnn.cell import Drive, check_cell
-from pararnn.errors import BackendError, DTypeError, ParaRNNError, ShapeError
-from pararnn.scans.segments import as_offsets
-from pararnn.selection import Request, Selection, select
-from pararnn.solver import drive as drives
+from pararnn.cell import Drive, check_cell, optional
+from pararnn.selection import Selection, select
+from pararnn.solver.asking import Facts, ask, facts_of, facts_of_cell
 from pararnn.solver.config import NewtonConfig
-from pararnn.solver.problem import Problem, analytic_form
+from pararnn.solver.graphs import Choose, form_of, solve_in_graph
+from pararnn.solver.posing import cell_problem as cell_problem
+from pararnn.solver.posing import check_inputs, make_problem, pose
+from pararnn.solver.problem import Problem
 from pararnn.solver.result import SolveResult
 from pararnn.solver.torch_backend import walked
 from pararnn.structures.base import Structure
@@ -48,7 +49,8 @@ def solve(
     Raises:
         StructureError: the Jacobians of `step` are not of that structure.
         ConvergenceError: `config.on_stall` is `"raise"`, and a sequence stalled.
-        InputError: the drive holds NaN or infinity, and the states do for that reason.
+        InputError: the drive holds NaN or infinity, and the states do for that reason. Kernels on a GPU do not look, because that would wait for the
+            device: `result.raise_for_status()` does.
     """
     problem = make_problem(step, structure, drive, initial, cu_seqlens=cu_seqlens, guess=guess, bounds=bounds, cell=getattr(step, "__self__", step))
     result: SolveResult = run(problem, config)
@@ -65,9 +67,59 @@ def newton_apply(
     guess: Tensor | None = None,
 ) -> Tensor:
     """The states `(batch, time, state)` of `cell` over `x` `(batch, time, input)`, solved in parallel over time."""
-    config = DEFAULT if config is None else config
-    result: SolveResult = run(cell_problem(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess), config)
-    return result.states
+    return solve_cell(cell, x, DEFAULT if config is None else config, h0=h0, cu_seqlens=cu_seqlens, guess=guess).states
+
+
+def solve_cell(
+    cell: Any,
+    x: Tensor,
+    config: NewtonConfig,
+    *,
+    h0: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    guess: Tensor | None = None,
+    choose: Choose | None = None,
+) -> SolveResult:
+    """The solve of `cell` over `x` `(batch, time, input)`.
+
+    The backends of the cell's own operations, `cell.solve_ops`, are asked before the drive is computed. One whose implementation has
+    `takes_inputs = True` is called as `implementation(cell, x, config, h0=..., cu_seqlens=..., guess=...)`, with what the user gave, unchecked.
+
+    `choose` gives the kernel for a form of problems, as something that a compiler may take for a constant; without it a solve is left out of graphs.
+    """
+    check_cell(cell)
+    check_inputs(x)
+    if own := optional(cell, "solve_ops", ()):
+        name = _taking_inputs(own, config.backend, *facts_of_cell(cell, x, config, packed=cu_seqlens is not None))
+        if name:
+            result: SolveResult = getattr(_implementations, name)(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
+            return result
+    problem = pose(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
+    if torch.compiler.is_compiling() and choose is not None and cu_seqlens is None:
+        kernel = choose(form_of(problem, config))
+        if kernel[0]:
+            return solve_in_graph(problem, config, kernel)
+    return run(problem, config)
+
+
+# Implementations by name, because a compiler that traces the choice can hold a name as a constant, but no function.
+_implementations = types.SimpleNamespace()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _taking_inputs(ops: tuple[str, ...], backend: str, *facts: Any) -> str:
+    """The name in `_implementations` of what serves one of `ops`, if it takes inputs instead of a problem; else an empty text."""
+    selection = ask(tuple(ops), Facts(*facts), backend)
+    if selection is None or not _takes_inputs(selection):
+        return ""
+    # An identifier: torch 2.13 refuses dots in the name of what a graph reads.
+    name = f"at_{selection.backend.spec.target.encode().hex()}"
+    setattr(_implementations, name, selection.implementation)
+    return name
+
+
+def _takes_inputs(selection: Selection) -> bool:
+    return bool(getattr(selection.implementation, "takes_inputs", False))
 
 
 def sequential_apply(cell: Any, x: Tensor, h0: Tensor | None = None, *, cu_seqlens: Tensor | None = None) -> Tensor:
@@ -81,129 +133,29 @@ def walk_problem(problem: Problem) -> SolveResult:
         return walked(problem)
 
 
-def cell_problem(
-    cell: Any,
-    x: Tensor,
-    config: NewtonConfig,
-    *,
-    h0: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    guess: Tensor | None = None,
-) -> Problem:
-    """The problem that `cell` poses over `x` `(batch, time, input)`, with every optional member of the cell honoured."""
-    check_cell(cell)
-    if not isinstance(x, Tensor) or x.ndim != 3:
-        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ShapeError(f"x must be a tensor (batch, time, input), got {found}")
-    drive = _drive_of(cell, x)
-    segments = x.shape[0] if cu_seqlens is None else len(as_offsets(cu_seqlens, x.shape[1])) - 1
-    default = cell.initial_state(segments)
-    if torch.is_autocast_enabled(x.device.type):
-        drive = drives.map_leaves(lambda leaf: leaf.to(default.dtype), drive)
-    initial = default if h0 is None else _as_state(h0, default.dtype)
-    if guess is None and hasattr(cell, "guess"):
-        guess = cell.guess(drive, initial)
-    return make_problem(
-        cell.step,
-        cell.structure,
-        drive,
-        initial,
-        cu_seqlens=cu_seqlens,
-        guess=guess,
-        bounds=getattr(cell, "state_bounds", None),
-        state_size=cell.state_size,
-        cell=cell,
-        analytic=analytic_form(cell, config.jacobian),
-        exact=getattr(cell, "exact_jacobian", True),
-        linear=getattr(cell, "is_linear", False),
-        budget=cell.newton_iters(x.shape[1]) if hasattr(cell, "newton_iters") else None,
-        solve_ops=tuple(getattr(cell, "solve_ops", ())),
-    )
-
-
-def _drive_of(cell: Any, x: Tensor) -> Drive:
-    try:
-        return cell.drive(x)
-    except RuntimeError as error:
-        # Torch says that two matrices do not fit; the reader wants to know which input of which cell.
-        if isinstance(error, ParaRNNError) or torch.compiler.is_compiling():
-            raise
-        raise ShapeError(f"the drive of {type(cell).__name__} does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}") from error
-
-
-def _as_state(h0: Any, dtype: torch.dtype) -> Tensor:
-    """`h0` in the dtype of the states.
-
-    Raises:
-        DTypeError: it is no tensor, or it is complex and the states are real.
-    """
-    if not isinstance(h0, Tensor):
-        raise DTypeError(f"h0 must be a tensor, got {type(h0).__name__}")
-    if h0.is_complex() and not dtype.is_complex:
-        raise DTypeError(f"h0 is {h0.dtype}, but the states are {dtype}; pass its real part")
-    return h0.to(dtype)
-
-
-def make_problem(
-    step: Callable[[Tensor, Drive], Tensor],
-    structure: type[Structure],
-    drive: Drive,
-    initial: Tensor,
-    *,
-    cu_seqlens: Tensor | None = None,
-    guess: Tensor | None = None,
-    state_size: int | None = None,
-    **facts: Any,
-) -> Problem:
-    """A problem whose shapes fit.
-
-    Raises:
-        ShapeError: initial state, guess or offsets do not fit the drive.
-        DTypeError: the drive would change the dtype of the states.
-    """
-    batch, length = drives.batch_and_length(drive)
-    if cu_seqlens is not None and batch != 1:
-        raise ShapeError(f"packed sequences lie in one row, (1, time, ...), but the drive has batch {batch}; concatenate them along time")
-    offsets = None if cu_seqlens is None else as_offsets(cu_seqlens, length)
-    count = batch if offsets is None else len(offsets) - 1
-    size = initial.shape[-1] if state_size is None and initial.ndim else state_size
-    if tuple(initial.shape) != (count, size):
-        what = "batch" if offsets is None else "segments"
-        raise ShapeError(f"the initial state has shape {tuple(initial.shape)}; it must be ({what}, state) = ({count}, {size})")
-    for leaf in drives.leaves(drive):
-        if torch.promote_types(leaf.dtype, initial.dtype) != initial.dtype:
-            raise DTypeError(
-                f"the drive is {leaf.dtype}, but the states are {initial.dtype}; "
-                f"convert the inputs with x.to({initial.dtype}), or the cell with cell.to({leaf.dtype})"
-            )
-    if guess is not None and tuple(guess.shape) != (batch, length, size):
-        raise ShapeError(f"the guess has shape {tuple(guess.shape)}; it must be (batch, time, state) = ({batch}, {length}, {size})")
-    start = initial.unsqueeze(1 if offsets is None else 0)
-    return Problem(step=step, structure=structure, drive=drive, initial=start, offsets=offsets, guess=guess, **facts)
-
-
-@torch.compiler.disable(  # type: ignore[untyped-decorator]
-    reason="a parallel solve decides on the host how often to iterate, which no single graph can hold; "
-    "compile with fullgraph=False, which leaves the solve out, or use ParaRNN(solver='sequential')"
-)
 def run(problem: Problem, config: NewtonConfig) -> SolveResult:
     """Solve `problem` by the backend that `config` and the request select; kernels made for the very cell are asked first."""
-    facts: dict[str, Any] = {"rows": problem.rows, "time": problem.length, "state": problem.state_size}
-    options = {"structure": problem.structure.__name__, "packed": problem.offsets is not None, "cell": type(problem.cell).__qualname__}
-    facts |= {"device": problem.initial.device, "dtype": problem.initial.dtype, "needs_grad": torch.is_grad_enabled(), "options": options}
-    selection = _first_that_serves([Request.of(op, **facts) for op in (*problem.solve_ops, "solve")], config.backend)
-    with without_autocast(problem.initial):
-        result: SolveResult = selection.implementation(problem, config)
+    result: SolveResult = (_run_outside if torch.compiler.is_compiling() else _run)(problem, config)
     return result
 
 
-def _first_that_serves(requests: list[Request], backend: str) -> Selection:
-    """The selection of the first request that some backend serves; the error of the last one, the general `solve`, if none does."""
-    *special, general = requests
-    for request in special:
-        with contextlib.suppress(BackendError):
-            return select(request, backend=backend)
-    return select(general, backend=backend)
+def _run(problem: Problem, config: NewtonConfig) -> SolveResult:
+    facts = facts_of(problem, config)
+    selection = ask(problem.solve_ops, facts, config.backend) if problem.solve_ops else None
+    if selection is None or _takes_inputs(selection):
+        selection = ask(("solve",), facts, config.backend) or select(facts.request("solve"), backend=config.backend)
+    if not facts.autocast:
+        result: SolveResult = selection.implementation(problem, config)
+        return result
+    with without_autocast(problem.initial):
+        return selection.implementation(problem, config)  # type: ignore[no-any-return]
+
+
+_run_outside = torch.compiler.disable(
+    _run,
+    reason="a parallel solve decides on the host how often to iterate, which no single graph can hold; "
+    "compile with fullgraph=False, which leaves the solve out, or use ParaRNN(solver='sequential')",
+)
 
 
 def without_autocast(like: Tensor) -> torch.autocast:

@@ -73,7 +73,7 @@ class NewtonConfig:
 
     def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:
         """`(atol, rtol)` for states of `dtype` (a complex dtype counts as its real one)."""
-        atol, rtol = DEFAULT_TOLERANCES[dtype.to_real()]
+        atol, rtol = DEFAULT_TOLERANCES[dtype.to_real() if dtype.is_complex else dtype]
         return (atol if self.atol == "auto" else self.atol), (rtol if self.rtol == "auto" else self.rtol)
 
     def budget(self, length: int) -> int | None:

@@ -56,12 +56,13 @@ def batch_and_length(drive: Drive) -> tuple[int, int]:
     Raises:
         CellError: it holds something else than tensors, no leaf runs along the sequence, or they differ.
     """
-    if isinstance(drive, dict) or not all(isinstance(leaf, Tensor) for leaf in leaves(drive)):
-        kinds = type(drive).__name__ if isinstance(drive, dict) else ", ".join(type(leaf).__name__ for leaf in leaves(drive))
+    found = None if isinstance(drive, dict) else leaves(drive)
+    if found is None or not all(isinstance(leaf, Tensor) for leaf in found):
+        kinds = "dict" if found is None else ", ".join(type(leaf).__name__ for leaf in found)
         raise CellError(f"a drive is a tensor or a named tuple of tensors, got {kinds}; leave out what a step does not need")
-    shapes = {tuple(leaf.shape[:2]) for leaf in leaves(drive) if is_timed(leaf)}
+    shapes = {leaf.shape[:2] for leaf in found if leaf.ndim >= 3}
     if len(shapes) != 1:
-        found = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(drive))
-        raise CellError(f"the leaves of a drive that run along the sequence start with one (batch, time) each; got shapes {found}")
+        told = ", ".join(str(tuple(leaf.shape)) for leaf in found)
+        raise CellError(f"the leaves of a drive that run along the sequence start with one (batch, time) each; got shapes {told}")
     ((batch, length),) = shapes
     return batch, length

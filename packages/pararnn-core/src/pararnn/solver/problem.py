@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
-from pararnn.cell import Drive, Linearize, Step
+from pararnn.cell import Drive, Linearize, Step, optional
 from pararnn.errors import CellError
 from pararnn.scans.segments import Offsets
 from pararnn.solver import drive as drives
 from pararnn.structures.base import Structure
+
+if TYPE_CHECKING:
+    from pararnn.compiler.catalogue import Compiled
+    from pararnn.compiler.identity import StepIdentity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +55,34 @@ class Problem:
     cell: object = None
     solve_ops: tuple[str, ...] = ()
 
+    @cached_property
+    def identity(self) -> StepIdentity:
+        """What decides how the step is compiled; see `pararnn.compiler.identity`."""
+        from pararnn.compiler.identity import StepIdentity
+
+        return StepIdentity.of(self)
+
+    @cached_property
+    def compiled(self) -> Compiled | tuple[str, ...]:
+        """The compiled step, or every obstacle to it, a sentence each."""
+        from pararnn.compiler.catalogue import compiled
+
+        return compiled(self)
+
     @property
     def rows(self) -> int:
         """Sequences that lie side by side; 1 when they are packed."""
         return self.initial.shape[0]
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Steps along time."""
         return drives.batch_and_length(self.drive)[1]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no step or no sequence."""
+        return self.length == 0 or self.initial.shape[0] == 0 or self.initial.shape[1] == 0
 
     @property
     def state_size(self) -> int:
@@ -136,7 +160,7 @@ def _constant(jacobian: Callable[[Tensor, Drive], Structure], state: Tensor, dri
 
 
 def _fits(cell: Any, name: str) -> bool:
-    if not hasattr(cell, name):
+    if (optional(cell, name) if isinstance(cell, torch.nn.Module) else getattr(cell, name, None)) is None:
         return False
     rank = {attribute: _rank(cell, attribute) for attribute in (name, "step")}
     return rank[name] <= rank["step"]

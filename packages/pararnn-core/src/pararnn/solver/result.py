@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -28,16 +28,20 @@ class Status(enum.Enum):
 class SolveResult:
     """The states of a solve and its record.
 
+    The record of a solve by kernels on a GPU is read from there when a part of it is asked for, which waits for the device; `states` and `final`
+    do not.
+
     Attributes:
         states: `(batch, time, state)`, differentiable.
         final: the last state of every sequence, `(batch, state)` or `(segments, state)`; the initial one where a sequence is empty.
         status: how it ended.
         converged: `(batch,)` or, for packed sequences, `(segments,)`: which sequences the parallel iteration itself solved.
         iterations: parallel sweeps that were made.
-        updates: the largest update of each iteration, the estimate of the error of the states before it.
+        updates: the largest update of each iteration, the estimate of the error of the states before it; empty where a kernel keeps the last alone.
         walked: steps that were walked one after the other, whether planned or as a repair.
         plan: what was planned, and why.
         backend: the backend that solved it.
+        margin: the largest update of the last iteration in tolerances, at most 1 where it converged; None where a backend does not measure it.
     """
 
     states: Tensor
@@ -49,6 +53,26 @@ class SolveResult:
     walked: int
     plan: Plan
     backend: str
+    # A factory leaves no attribute on the class, which would hide that a deferred result has yet to ask for it.
+    margin: float | None = field(default_factory=lambda: None)
+
+    @classmethod
+    def deferred(cls, source: object, **known: Any) -> Self:
+        """A result that has the fields `known`, and takes each of the others from the attribute of `source` of that name when it is asked for."""
+        result = object.__new__(cls)
+        result.__dict__.update(known, _source=source)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        # Called where an attribute is missing, as the fields of a deferred result are at first.
+        if name not in self.__dataclass_fields__ or "_source" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = getattr(self.__dict__["_source"], name)
+        self.__dict__[name] = value
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def raise_for_status(self) -> Self:
         """Return this result, or raise `ConvergenceError` where the states are not finite."""
@@ -61,6 +85,8 @@ class SolveResult:
         lines = [self.status.value + ".", self.plan.explain()]
         if self.updates:
             lines.append(f"{self.iterations} iterations, largest updates: " + ", ".join(f"{update:.1e}" for update in self.updates) + ".")
+        if self.iterations and self.margin is not None:
+            lines.append(f"{self.iterations} iterations at most, the largest update of a sequence's last was {self.margin:.1e} tolerances.")
         if self.walked:
             lines.append(f"{self.walked} steps were walked one after the other.")
         return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""Solves inside a graph that `torch.compile` makes, where a kernel serves; anything else is left out of the graph.
+
+A compiler that traces the solver cannot follow the choice of a kernel: it asks for it as for a constant, with what it knows of the problem, its
+*form*. The step is traced besides, for nothing but what the compiler learns on the way: which attributes it depends on.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pararnn.compiler.places import Path
+from pararnn.compiler.record import Record
+from pararnn.solver import drive as drives
+from pararnn.solver.asking import ask, facts_of
+from pararnn.solver.config import NewtonConfig
+from pararnn.solver.planner import Plan
+from pararnn.solver.posing import make_problem
+from pararnn.solver.problem import Problem
+from pararnn.solver.result import SolveResult
+
+REASON = "kernels in a graph plan when they run, for the sizes that they meet"
+
+
+class Kernel(NamedTuple):
+    """Where the engine is found, what names the program, kinds of its operands, attributes of the cell among them; empty where no kernel serves."""
+
+    engine: str = ""
+    program: str = ""
+    kinds: str = ""
+    captured: tuple[tuple[str, ...], ...] = ()
+
+
+# Type of the drive and of each leaf; dtype and device of the states; options of the solve.
+Form: TypeAlias = tuple[Any, ...]
+Choose: TypeAlias = Callable[[Form], Kernel]
+
+
+def form_of(problem: Problem, config: NewtonConfig) -> Form:
+    """What a choice depends on, all of it constant to a compiler."""
+    leaves = drives.leaves(problem.drive)
+    shapes = tuple((drives.is_timed(leaf), tuple(leaf.shape[2:]) if drives.is_timed(leaf) else tuple(leaf.shape), leaf.dtype) for leaf in leaves)
+    initial, kind = problem.initial, None if isinstance(problem.drive, Tensor) else type(problem.drive)
+    options = (config.backend, config.derivatives, config.on_stall, config.jacobian, config.scan_backend)
+    return kind, shapes, initial.shape[-1], initial.dtype, str(initial.device), torch.is_grad_enabled(), options
+
+
+def choose(cell: Any, form: Form) -> Kernel:
+    """The kernel that serves `cell` with problems of this form."""
+    from pararnn.compiler.ops import register
+
+    kind, shapes, state, dtype, device, needs_grad, options = form
+    backend, derivatives, on_stall, jacobian, scan_backend = options
+    config = NewtonConfig(backend=backend, derivatives=derivatives, on_stall=on_stall, jacobian=jacobian, scan_backend=scan_backend)
+    leaves = [torch.empty((1, 1, *shape) if timed else shape, dtype=dtype, device=device) for timed, shape, dtype in shapes]
+    drive = leaves[0] if kind is None else kind._make(leaves) if hasattr(kind, "_make") else tuple(leaves)
+    claims: dict[str, Any] = {"linear": getattr(cell, "is_linear", False), "exact": getattr(cell, "exact_jacobian", True)}
+    problem = make_problem(cell.step, cell.structure, drive, torch.empty(1, state, dtype=dtype, device=device), state_size=state, cell=cell, **claims)
+    facts = facts_of(problem, config, compiling=True)._replace(needs_grad=needs_grad)
+    selection = ask(("solve",), facts, backend)
+    home = "" if selection is None else selection.backend.spec.target.partition(":")[0]
+    found = problem.compiled if home and hasattr(importlib.import_module(home), "engine") else ()
+    if isinstance(found, tuple):
+        return Kernel()
+    paths = [_attributes(path) for path in found.paths]
+    if getattr(cell.step, "__self__", None) is not cell or None in paths:
+        return Kernel()
+    kinds = "".join(kind.value for kind in found.program.kinds)
+    return Kernel(f"{home}:engine", register(found.program), kinds, tuple(path for path in paths if path))
+
+
+def _attributes(path: Path) -> tuple[str, ...] | None:
+    """The names on a path from a method over its module; None where the path goes elsewhere."""
+    names = tuple(name for how, name in path if how == ".")
+    return names[1:] if len(names) == len(path) and names[0] == "__self__" else None
+
+
+def solve_in_graph(problem: Problem, config: NewtonConfig, kernel: Kernel) -> SolveResult:
+    """The solve of `problem`, not packed, by `kernel` as one node of the graph."""
+    from pararnn.compiler.ops import solve_op
+
+    engine, program, kinds, captured = kernel
+    found = [*drives.leaves(problem.drive)]
+    for path in captured:
+        value: Any = problem.cell
+        for name in path:
+            value = getattr(value, name)
+        found.append(value)
+    operands = [_fitted(kind, tensor, problem.initial.dtype) for kind, tensor in zip(kinds, found, strict=True)]
+    with torch.no_grad():
+        problem.step(problem.initial[:1, 0], drives.map_timed(lambda leaf: leaf[:1, 0], problem.drive))
+    initial, length = problem.initial[:, 0], problem.length
+    absolute, relative = config.tolerances(initial.dtype)
+    asked = engine, program, operands, initial, None, 0, str(config.interval), absolute, relative, config.max_iters or 0
+    states, record = solve_op(*asked)
+    facts: dict[str, Any] = {"walk": 0.0, "sweep": 0.0, "parallel": 0.0, "patience": 0, "by_autograd": False}
+    plan = Plan(interval=length, length=length, lanes=problem.rows * problem.state_size, reason=REASON, **facts)
+    source = Record(plan, states, initial, record.unsqueeze(1), None)
+    return SolveResult.deferred(source, states=states, plan=plan, backend=engine)
+
+
+def _fitted(kind: str, tensor: Tensor, state: torch.dtype) -> Tensor:
+    """`tensor` in a shape and a dtype that engines take."""
+    carry = torch.promote_types(state, torch.float32)
+    if not tensor.is_floating_point() or tensor.dtype.itemsize > carry.itemsize:
+        tensor = tensor.to(carry)
+    return tensor.reshape(-1) if kind == "c" and tensor.ndim != 1 else tensor

@@ -1,0 +1,132 @@
+"""From a cell and its inputs to a problem whose parts fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pararnn.cell import Drive, check_cell, optional
+from pararnn.errors import DTypeError, ParaRNNError, ShapeError
+from pararnn.scans.segments import as_offsets
+from pararnn.solver import drive as drives
+from pararnn.solver.config import NewtonConfig
+from pararnn.solver.problem import Problem, analytic_form
+from pararnn.structures.base import Structure
+
+
+def cell_problem(
+    cell: Any,
+    x: Tensor,
+    config: NewtonConfig,
+    *,
+    h0: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    guess: Tensor | None = None,
+) -> Problem:
+    """The problem that `cell` poses over `x` `(batch, time, input)`, with every optional member of the cell honoured."""
+    check_cell(cell)
+    check_inputs(x)
+    return pose(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
+
+
+def pose(cell: Any, x: Tensor, config: NewtonConfig, *, h0: Tensor | None, cu_seqlens: Tensor | None, guess: Tensor | None) -> Problem:
+    """The same for a cell and inputs that are checked already."""
+    drive = _drive_of(cell, x)
+    segments = x.shape[0] if cu_seqlens is None else len(as_offsets(cu_seqlens, x.shape[1])) - 1
+    default = cell.initial_state(segments)
+    if torch.is_autocast_enabled(x.device.type):
+        drive = drives.map_leaves(lambda leaf: leaf.to(default.dtype), drive)
+    initial = default if h0 is None else _as_state(h0, default.dtype)
+    if guess is None and (propose := optional(cell, "guess")) is not None:
+        guess = propose(drive, initial)
+    iterations = optional(cell, "newton_iters")
+    return make_problem(
+        cell.step,
+        cell.structure,
+        drive,
+        initial,
+        cu_seqlens=cu_seqlens,
+        guess=guess,
+        bounds=optional(cell, "state_bounds"),
+        state_size=cell.state_size,
+        cell=cell,
+        analytic=analytic_form(cell, config.jacobian),
+        exact=optional(cell, "exact_jacobian", True),
+        linear=optional(cell, "is_linear", False),
+        budget=None if iterations is None else iterations(x.shape[1]),
+        solve_ops=tuple(optional(cell, "solve_ops", ())),
+    )
+
+
+def check_inputs(x: Any) -> None:
+    """Raise `ShapeError` unless `x` is a tensor of three dimensions."""
+    if not isinstance(x, Tensor) or x.ndim != 3:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ShapeError(f"x must be a tensor (batch, time, input), got {found}")
+
+
+def _drive_of(cell: Any, x: Tensor) -> Drive:
+    try:
+        return cell.drive(x)
+    except RuntimeError as error:
+        # Torch says that two matrices do not fit; the reader wants to know which input of which cell.
+        if isinstance(error, ParaRNNError) or torch.compiler.is_compiling():
+            raise
+        raise ShapeError(f"the drive of {type(cell).__name__} does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}") from error
+
+
+def _as_state(h0: Any, dtype: torch.dtype) -> Tensor:
+    """`h0` in the dtype of the states.
+
+    Raises:
+        DTypeError: it is no tensor, or it is complex and the states are real.
+    """
+    if not isinstance(h0, Tensor):
+        raise DTypeError(f"h0 must be a tensor, got {type(h0).__name__}")
+    if h0.is_complex() and not dtype.is_complex:
+        raise DTypeError(f"h0 is {h0.dtype}, but the states are {dtype}; pass its real part")
+    return h0.to(dtype)
+
+
+def make_problem(
+    step: Callable[[Tensor, Drive], Tensor],
+    structure: type[Structure],
+    drive: Drive,
+    initial: Tensor,
+    *,
+    cu_seqlens: Tensor | None = None,
+    guess: Tensor | None = None,
+    state_size: int | None = None,
+    **facts: Any,
+) -> Problem:
+    """A problem whose shapes fit.
+
+    Raises:
+        ShapeError: initial state, guess or offsets do not fit the drive.
+        DTypeError: the drive would change the dtype of the states.
+    """
+    batch, length = drives.batch_and_length(drive)
+    if cu_seqlens is not None and batch != 1:
+        raise ShapeError(f"packed sequences lie in one row, (1, time, ...), but the drive has batch {batch}; concatenate them along time")
+    offsets = None if cu_seqlens is None else as_offsets(cu_seqlens, length)
+    count = batch if offsets is None else len(offsets) - 1
+    size = initial.shape[-1] if state_size is None and initial.ndim else state_size
+    if tuple(initial.shape) != (count, size):
+        what = "batch" if offsets is None else "segments"
+        raise ShapeError(f"the initial state has shape {tuple(initial.shape)}; it must be ({what}, state) = ({count}, {size})")
+    for leaf in drives.leaves(drive):
+        if leaf.dtype is not initial.dtype and torch.promote_types(leaf.dtype, initial.dtype) != initial.dtype:
+            raise DTypeError(
+                f"the drive is {leaf.dtype}, but the states are {initial.dtype}; "
+                f"convert the inputs with x.to({initial.dtype}), or the cell with cell.to({leaf.dtype})"
+            )
+    if guess is not None and tuple(guess.shape) != (batch, length, size):
+        raise ShapeError(f"the guess has shape {tuple(guess.shape)}; it must be (batch, time, state) = ({batch}, {length}, {size})")
+    start = initial.unsqueeze(1 if offsets is None else 0)
+    problem = Problem(step=step, structure=structure, drive=drive, initial=start, offsets=offsets, guess=guess, **facts)
+    # It is known already, and it is asked for again and again.
+    vars(problem)["length"] = length
+    return problem
