@@ -14,7 +14,7 @@ Source: a channelwise variant of Hasani et al. (2022), arXiv 2106.13898, equatio
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from pararnn.errors import ConfigError, DTypeError, ShapeError
 from pararnn.structures.diagonal import Diagonal
 from pararnn_cfc.clipping import clip
+from pararnn_cfc.fused_obstacles import members_of, obstacles
 from pararnn_cfc.gates import keep_share, mix_slope, tanh
 from pararnn_cfc.time_gaps import checked
 
@@ -56,6 +57,9 @@ class ParaCfC(nn.Module):
     Inputs are `x` `(..., d_in)`: `d_in - 1` features, and in the last channel the seconds since the previous sample. States lie in
     `[-1, 1]` once they are there. Half precision modules keep their states in float32.
 
+    With `gate_mix="input"`, whole sequences are solved by kernels of their own where those can serve; `solve_obstacles` says why not. On a GPU these
+    wait for nothing: a time gap that is NaN or negative, an error elsewhere, makes the states NaN from there on.
+
     Args:
         d_in: input channels, the time gap included.
         d_h: channels of the state.
@@ -70,6 +74,7 @@ class ParaCfC(nn.Module):
     state_bounds = (-1.0, 1.0)
     state_slots = 1
     jac_structure = "diag"
+    solve_ops: ClassVar[tuple[str, ...]] = ("cfc/newton",)
 
     def __init__(
         self,
@@ -159,6 +164,10 @@ class ParaCfC(nn.Module):
         """A first iteration budget for a sequence of `length` steps, from `cfc_auto_newton_iters`."""
         return cfc_auto_newton_iters[max(entry for entry in cfc_auto_newton_iters if entry <= max(1, length))]
 
+    def solve_obstacles(self) -> tuple[str, ...]:
+        """Why the fused kernels of `cfc/newton` cannot stand in for this cell."""
+        return obstacles(self, _OWN)
+
     def layer_above(self) -> Self:
         """A fresh cell of the same kind that reads this one's states and the same time gap."""
         weight = self.W_x.weight
@@ -204,6 +213,9 @@ class ParaCfC(nn.Module):
     def _limited(self, weight: Tensor) -> Tensor:
         limited = weight if self.max_recurrent_norm is None else clip(weight, self.max_recurrent_norm)
         return limited.to(self._state_dtype)
+
+
+_OWN = members_of(ParaCfC)
 
 
 def _check_sizes(d_in: int, d_h: int, gate_mix: str, max_recurrent_norm: float | None) -> None:

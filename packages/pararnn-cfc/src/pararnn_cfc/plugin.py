@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pararnn.hookspecs import hookimpl
-from pararnn.specs import CellSpec, CommandSpec
+from pararnn.specs import BackendSpec, CellSpec, CommandSpec, OpSpec
 
 
 @hookimpl
@@ -40,6 +40,29 @@ def pararnn_register_cells() -> list[CellSpec]:
             summary="a CfC cell with an LSTM in front",
             example="pararnn_cfc.examples:mixed_memory_cell",
         ),
+    ]
+
+
+@hookimpl
+def pararnn_register_ops() -> list[OpSpec]:
+    """The solve of `ParaCfC` from its samples on."""
+    return [OpSpec(name="cfc/newton", target="pararnn.solver.sequential:walk", summary="states of ParaCfC with gate_mix='input', from its samples")]
+
+
+@hookimpl
+def pararnn_register_backends() -> list[BackendSpec]:
+    """The fused solves, by the engines of the core."""
+    return [
+        BackendSpec(
+            name=name,
+            op="cfc/newton",
+            target=f"pararnn_cfc.fused:solve_{name}",
+            reasons=f"pararnn_cfc.fused:{name}_reasons",
+            probe=f"pararnn_cfc.fused:{name}_probe",
+            priority=priority,
+            summary=f"one matrix product and one kernel, {where}",
+        )
+        for name, priority, where in (("native", 10, "on the CPU"), ("triton", 20, "on a GPU"))
     ]
 
 

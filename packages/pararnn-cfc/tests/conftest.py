@@ -1,0 +1,6 @@
+"""Under importlib mode test modules cannot import their neighbours; this makes `stepwise_engine` importable."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
