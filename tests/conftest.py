@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+# Under importlib mode test modules cannot import their neighbours; this makes `min_gru` importable.
+sys.path.append(str(Path(__file__).parent))
+
 
 @pytest.fixture(scope="session")
 def repository() -> Path:

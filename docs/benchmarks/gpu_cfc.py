@@ -1,4 +1,4 @@
-"""ParaCfC in plain PyTorch on a GPU: forward, forward and backward, against the walk; the starting point that fused kernels are measured from.
+"""ParaCfC in plain PyTorch on a GPU: forward, forward and backward, against the walk; the starting point of compiled kernels (`gpu_compiled.py`).
 
     python docs/benchmarks/gpu_cfc.py [--json FILE]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pararnn import ParaCfC, ParaRNN
+from pararnn import NewtonConfig, ParaCfC, ParaRNN
 
 SHAPES = [(8, 512, 64), (8, 2048, 256), (8, 4096, 256), (64, 1024, 64), (1, 131072, 64), (1, 131072, 256), (32, 8192, 1024)]
 
@@ -38,7 +38,7 @@ def measure(batch: int, length: int, size: int) -> dict[str, object]:
     cell = ParaCfC(9, size).cuda()
     x = torch.randn(batch, length, 9, device="cuda")
     x[..., -1] = 0.05 + torch.rand(batch, length, device="cuda")
-    rnn, walk = ParaRNN(cell), ParaRNN(cell, solver="sequential")
+    rnn, walk = ParaRNN(cell, config=NewtonConfig(backend="torch")), ParaRNN(cell, solver="sequential")
     with torch.no_grad():
         output, (result,) = rnn.solve(x)
         forward = median_ms(lambda: rnn(x), 5)

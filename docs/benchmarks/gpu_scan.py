@@ -1,11 +1,12 @@
 """The diagonal scan on a GPU: share of the memory limit, forward and forward+backward, of each kernel and of the peers that can be imported.
 
-    python docs/benchmarks/gpu_scan.py [--json FILE] [--sweep] [--shapes B,T,D ...]
+    python docs/benchmarks/gpu_scan.py [--json FILE] [--sweep] [--shapes B,T,D ...] [--without PEER ...] [--processes N]
 
 Single precision. Every contestant runs as a CUDA graph under `triton.testing.do_bench`, which clears the cache between runs; medians of three rounds,
 in each of which all contestants of a shape run in turn. The limit is what a copy of 8 GiB reaches in the same run, over the bytes that must be moved:
 12 an element forward (two read, one written), 20 more backward (maps, states and gradient read, two gradients written). Peers get their own
-layout, `(B, D, T)` contiguous, and are left out where they do not support a shape. `--sweep` tries other sizes of tiles and names the best.
+layout, `(B, D, T)` contiguous, and are left out where they do not support a shape. `--sweep` tries other sizes of tiles. Kernels are compiled
+before, in `--processes` processes. Blocks of 2 x 2 are measured at shapes of their own, `D` of them channels, in the same way.
 Errors are those of the first channels against plain PyTorch in double precision, relative to the largest state.
 """
 
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
 import json
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -22,21 +23,29 @@ from pathlib import Path
 from statistics import median
 
 import torch
+import triton
 from torch import Tensor
 from triton.testing import do_bench
 
 from pararnn import Diagonal, scan
-from pararnn.scans import triton_backend
-from pararnn.scans.launches import Launch, group_of, in_chunks, looking_back, walking
+from pararnn.scans import triton_diagonal
+from pararnn.scans.launches import Launch, in_tiles, launch_for, streaming, walking
+from pararnn.scans.triton_memory import processors
+from pararnn.structures.block_diagonal import BlockDiagonal
 
 SHAPES = [(8, 4096, 1536), (32, 8192, 1024), (1, 65536, 512), (1, 131072, 64), (8, 2048, 256)]
 # Shares of the limit that are aimed at: forward, forward and backward.
 AIMS = {(8, 4096, 1536): (90, 85), (32, 8192, 1024): (90, 85), (1, 65536, 512): (80, None), (1, 131072, 64): (60, None), (8, 2048, 256): (60, None)}
 FORWARD_BYTES, BOTH_BYTES = 12, 32
+BLOCK_SHAPES = [(32, 4096, 512), (1, 65536, 256)]
+# Four numbers of a map and two each of terms and states forward; backward these maps, states and gradients, and two gradients.
+BLOCK_FORWARD_BYTES, BLOCK_BOTH_BYTES = 32, 88
 ROUNDS = 3
 COMPARED = 4
 
 Run = Callable[[], object]
+Kernel = Callable[[bool], Launch]
+MISSING: dict[str, str] = {}
 
 
 def graphed(run: Run, pool: object) -> Run:
@@ -54,7 +63,7 @@ def graphed(run: Run, pool: object) -> Run:
 
 
 def microseconds(run: Run) -> float:
-    return do_bench(run, warmup=10, rep=60, return_mode="median") * 1e3
+    return do_bench(run, warmup=5, rep=40, return_mode="median") * 1e3
 
 
 def copy_speed() -> float:
@@ -65,15 +74,15 @@ def copy_speed() -> float:
 
 
 @contextmanager
-def forced(launch: Launch | None) -> Iterator[None]:
-    """Every scan in the block uses `launch`."""
-    chosen = triton_backend.launch_for
+def forced(launch: Kernel | None) -> Iterator[None]:
+    """Every scan in the block uses the launch of this kernel, for states or for costates."""
+    chosen = triton_diagonal.launch_for
     if launch is not None:
-        triton_backend.launch_for = lambda *_, **__: launch
+        triton_diagonal.launch_for = lambda *_, costate, **__: launch(costate)
     try:
         yield
     finally:
-        triton_backend.launch_for = chosen
+        triton_diagonal.launch_for = chosen
 
 
 def inputs(shape: tuple[int, int, int]) -> list[Tensor]:
@@ -82,7 +91,7 @@ def inputs(shape: tuple[int, int, int]) -> list[Tensor]:
     return [maps.requires_grad_(), torch.randn(shape, device="cuda", requires_grad=True), torch.randn(shape, device="cuda")]
 
 
-def ours(maps: Tensor, terms: Tensor, grad: Tensor, launch: Launch | None) -> dict[str, Run]:
+def ours(maps: Tensor, terms: Tensor, grad: Tensor, launch: Kernel | None) -> dict[str, Run]:
     def forward() -> Tensor:
         with forced(launch), torch.no_grad():
             return scan(Diagonal(maps), terms, backend="triton")
@@ -105,7 +114,7 @@ def peer(function: Callable[[Tensor, Tensor], Tensor], maps: Tensor, terms: Tens
     return {"forward": forward, "both": lambda: torch.autograd.grad(function(*leaves), leaves, turned[2])}
 
 
-def peers() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def peers(without: list[str]) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """What can be imported, by name; each takes maps and terms `(B, D, T)`."""
     found: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
     names = {
@@ -115,10 +124,12 @@ def peers() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         "philtorch": ("philtorch", "__version__"),
     }
     for name, (module, attribute) in names.items():
+        if name in without:
+            continue
         try:
             found[name] = getattr(importlib.import_module(module), attribute)
         except Exception as failure:
-            print(f"{name} cannot be imported: {type(failure).__name__}: {str(failure).partition(chr(10))[0]}")
+            MISSING[name] = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
     if "philtorch" in found:
         found["philtorch"] = philtorch_scan
     return found
@@ -129,40 +140,74 @@ def philtorch_scan(maps: Tensor, terms: Tensor) -> Tensor:
     return torch.ops.philtorch.scan(flat, maps.flatten(0, 1), flat.new_zeros(flat.shape[0])).view_as(terms)
 
 
-def sweep_of(shape: tuple[int, int, int]) -> dict[str, Launch]:
+def always(launch: Launch) -> Kernel:
+    return lambda _: launch
+
+
+def sweep_of() -> dict[str, Kernel]:
     """Launches worth trying, by what tells them apart."""
-    _, length, _ = shape
-    walks = [
-        Launch(variant="walk", block_time=time, block_state=state, warps=warps, stages=stages)
-        for (time, state, warps), stages in itertools.product([(16, 32, 1), (32, 32, 1), (32, 64, 2), (64, 32, 2), (16, 64, 1)], (2, 3, 4))
+    # Rows of 64 to 256 bytes, and tiles of 16 to 64 steps.
+    sizes = [(32, 4, 8, 3), (32, 4, 8, 4), (32, 4, 4, 4), (32, 4, 16, 3), (16, 8, 4, 4), (64, 2, 8, 4)]
+    streams = [
+        Launch(variant="stream", block_time=groups * height, block_state=lanes, groups=groups, stages=stages)
+        for lanes, groups, height, stages in sizes
     ]
-    backs = [
-        Launch(variant="lookback", block_time=time, block_state=state, warps=warps, group=group_of(length, time), registers=registers)
-        for time, state, warps, registers in (
-            (128, 32, 8, 128),
-            (128, 32, 4, None),
-            (64, 64, 8, 128),
-            (64, 32, 4, 128),
-            (256, 32, 16, 128),
-            (256, 32, 8, None),
-            (128, 64, 16, 128),
-            (256, 16, 8, 128),
-        )
-    ]
-    chunks = [
-        Launch(
-            variant="chunks",
-            block_time=time,
-            block_state=32,
-            warps=warps,
-            stages=stages,
-            tiles=steps // time,
-            group=group_of(length, steps),
-            registers=registers,
-        )
-        for (time, warps, registers), steps, stages in itertools.product([(32, 4, 128), (32, 2, 168), (32, 4, 80)], (128, 256, 512), (2, 4))
-    ]
-    return {" ".join(f"{key}={value}" for key, value in asdict(launch).items()): launch for launch in (*walks, *backs, *chunks)}
+    walks = [Launch(variant="walk", block_time=time) for time in (8, 16)]
+    caps = [(32, 96), (32, 112), (32, 128), (64, 128), (64, 168), (64, 208)]
+    tiles = [Launch(variant="tiles", block_time=time, registers=registers) for time, registers in caps]
+    return {" ".join(f"{key}={value}" for key, value in asdict(launch).items()): always(launch) for launch in (*streams, *walks, *tiles)}
+
+
+def launches(sweep: bool) -> dict[str, Kernel]:
+    kernels = {
+        "stream": lambda costate: streaming(itemsize=4, costate=costate),
+        "walk": always(walking(itemsize=4)),
+        "tiles": always(in_tiles(itemsize=4)),
+    }
+    return kernels | (sweep_of() if sweep else {})
+
+
+def chosen(shape: tuple[int, int, int]) -> str:
+    """Which kernel is launched where nobody says which."""
+    rows, length, size = shape
+    return launch_for(rows, length, rows * length, size, itemsize=4, processors=processors(torch.device("cuda"))).variant
+
+
+def compiled(job: tuple[tuple[int, int, int], bool, list[str]]) -> str:
+    """Compile in a process of its own what one shape needs, which leaves it in Triton's cache."""
+    shape, sweep, without = job
+    contestants = everybody(shape, sweep, without)
+    try:
+        for runs in contestants.values():
+            for run in runs.values():
+                run()
+        torch.cuda.synchronize()
+    except Exception as failure:
+        return f"{shape}: {type(failure).__name__}: {str(failure).partition(chr(10))[0]}"
+    return ""
+
+
+def everybody(shape: tuple[int, int, int], sweep: bool, without: list[str]) -> dict[str, dict[str, Run]]:
+    tensors = inputs(shape)
+    contestants = {name: ours(*tensors, launch) for name, launch in launches(sweep).items()}
+    return contestants | {name: peer(function, *tensors) for name, function in peers(without).items()}
+
+
+def blocks(shape: tuple[int, int, int]) -> dict[str, dict[str, Run]]:
+    rows, length, channels = shape
+    torch.manual_seed(0)
+    maps = (0.5 * torch.randn(rows, length, 2, 2, channels, device="cuda")).requires_grad_()
+    terms = torch.randn(rows, length, 2 * channels, device="cuda", requires_grad=True)
+    grad = torch.randn_like(terms)
+
+    def of(backend: str) -> dict[str, Run]:
+        def forward() -> Tensor:
+            with torch.no_grad():
+                return scan(BlockDiagonal(maps), terms, backend=backend)
+
+        return {"forward": forward, "both": lambda: torch.autograd.grad(scan(BlockDiagonal(maps), terms, backend=backend), (maps, terms), grad)}
+
+    return {"blocks": of("triton")}
 
 
 def error_of(states: Tensor, maps: Tensor, terms: Tensor) -> float:
@@ -197,30 +242,63 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "gpu_scan.json")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--shapes", nargs="*", type=lambda text: tuple(int(part) for part in text.split(",")), default=SHAPES)
+    parser.add_argument("--without", nargs="*", default=[], metavar="PEER")
+    parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
+    # One row of them takes the same kernels.
+    small = [(1, length, size) for _, length, size in arguments.shapes]
+    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
+        for failure in pool.imap_unordered(compiled, [(shape, arguments.sweep, arguments.without) for shape in small]):
+            if failure:
+                print(failure)
     speed = copy_speed()
-    print(f"{torch.cuda.get_device_name()}, copy {speed / 1e6:.2f} TB/s")
-    others = peers()
+    print(f"{torch.cuda.get_device_name()}, copy {speed / 1e6:.2f} TB/s", flush=True)
     rows = []
     for shape in arguments.shapes:
-        maps, terms, grad = inputs(shape)
-        _, length, size = shape
-        launches = {"auto": None, "walk": walking(size, itemsize=4), "look back": looking_back(length, size, itemsize=4)}
-        launches["chunks"] = in_chunks(length, size, itemsize=4)
-        contestants = {name: ours(maps, terms, grad, launch) for name, launch in (launches | (sweep_of(shape) if arguments.sweep else {})).items()}
-        contestants |= {name: peer(function, maps, terms, grad) for name, function in others.items()}
-        limits = {"forward": FORWARD_BYTES * maps.numel() / speed, "both": BOTH_BYTES * maps.numel() / speed}
-        for name, found in measured(contestants, ("forward", "both")).items():
-            row = {"shape": shape, "name": name, "aims": AIMS.get(shape)} | found
-            row |= {f"{kind}_percent": 100 * limit / found[f"{kind}_us"] for kind, limit in limits.items() if f"{kind}_us" in found}
-            if name in launches and "failed" not in found:
-                row["error"] = error_of(contestants[name]["forward"](), maps, terms)
-            rows.append(row)
-            print("  ".join(f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}" for key, value in row.items()), flush=True)
-        del contestants, maps, terms, grad
+        contestants = everybody(shape, arguments.sweep, arguments.without)
+        rows += reported(shape, contestants, speed, (FORWARD_BYTES, BOTH_BYTES))
+        maps, terms, _ = inputs(shape)
+        for row in rows[-len(contestants) :]:
+            row["aims"] = AIMS.get(shape)
+            row["chosen"] = row["name"] == chosen(shape)
+            if row["name"] in launches(arguments.sweep):
+                row["error"] = error_of(contestants[row["name"]]["forward"](), maps, terms)
+        del contestants, maps, terms
         torch.cuda.empty_cache()
-    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_tb_per_s": speed / 1e6, "rows": rows}
-    arguments.json.write_text(json.dumps(facts, indent=2) + "\n")
+    for shape in BLOCK_SHAPES:
+        rows += reported(shape, blocks(shape), speed, (BLOCK_FORWARD_BYTES, BLOCK_BOTH_BYTES))
+    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__, "copy_tb_per_s": speed / 1e6}
+    arguments.json.write_text(json.dumps(facts | {"missing": MISSING, "rows": rows}, indent=2) + "\n")
+    arguments.json.with_suffix(".md").write_text(table(rows, facts))
+
+
+def reported(shape: tuple[int, int, int], contestants: dict[str, dict[str, Run]], speed: float, counts: tuple[int, int]) -> list[dict[str, object]]:
+    """A row for each contestant: microseconds, and the share of what the bytes it must move would take at the speed of a copy."""
+    elements = shape[0] * shape[1] * shape[2]
+    rows = []
+    for name, found in measured(contestants, ("forward", "both")).items():
+        shares = {}
+        for kind, count in zip(("forward", "both"), counts, strict=True):
+            if f"{kind}_us" in found:
+                shares[f"{kind}_percent"] = 100 * count * elements / speed / found[f"{kind}_us"]
+        rows.append({"shape": shape, "name": name} | found | shares)
+        print("  ".join(f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}" for key, value in rows[-1].items()), flush=True)
+    return rows
+
+
+def table(rows: list[dict[str, object]], facts: dict[str, object]) -> str:
+    lines = [
+        f"{facts['device']}, torch {facts['torch']}, Triton {facts['triton']}; a copy moves {facts['copy_tb_per_s']:.2f} TB/s.",
+        "Microseconds, and the share of what a copy of as many bytes takes; * is what `auto` launches.",
+        "",
+        "| shape (B, T, D) | | forward | | forward+backward | |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        keys = [(f"{kind}_{what}", unit) for kind in ("forward", "both") for what, unit in (("us", ""), ("percent", "%"))]
+        cells = [f"{row[key]:.0f}{unit}" if key in row else "-" for key, unit in keys]
+        lines.append(f"| {row['shape']} | {row['name']}{'*' if row.get('chosen') else ''} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

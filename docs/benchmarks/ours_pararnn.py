@@ -1,6 +1,7 @@
 """Our side of `cpu_cfc.py`: the parallel solve, the loop a user writes, and the walk of `sequential_apply`, on one and the same cell.
 
-Started by the driver; speaks the JSON of `worker.py`. `--plain` hides numba, so that only plain torch is at work.
+Started by the driver; speaks the JSON of `worker.py`. Nothing is compiled to C here (`cpu_compiled.py` compares that):
+`--plain` hides numba too, so that only plain torch is at work.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from worker import FEATURES, Call, Case, calls_of, inputs, serve
 
 
 class Ours:
-    """`ParaRNN(ParaCfC)` in training mode with the default configuration."""
+    """`ParaRNN(ParaCfC)` in training mode, solved in plain PyTorch, otherwise with the default configuration."""
 
     def facts(self) -> dict[str, Any]:
         """Versions, and whether numba was at work."""
@@ -58,11 +59,11 @@ def hide_numba() -> None:
 
 
 def _cell_and_layer(case: Case) -> tuple[Any, Any]:
-    from pararnn import ParaCfC, ParaRNN
+    from pararnn import NewtonConfig, ParaCfC, ParaRNN
 
     torch.manual_seed(0)
     cell = ParaCfC(FEATURES + 1, case.state)
-    return cell, ParaRNN(cell).train()
+    return cell, ParaRNN(cell, config=NewtonConfig(backend="torch")).train()
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def _contenders(case: Case, what: str) -> dict[str, Call]:
     cell = ParaCfC(FEATURES + 1, case.state)
 
     def solve(interval: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        config = NewtonConfig(interval=interval)
+        config = NewtonConfig(interval=interval, backend="torch")
         return lambda x: newton_apply(cell, x, config)
 
     runs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {PLANNED: solve("auto"), WALK: lambda x: sequential_apply(cell, x)}
