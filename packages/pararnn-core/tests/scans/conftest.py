@@ -7,9 +7,7 @@ import pytest
 import torch
 
 import pararnn.scans
-from pararnn.scans import chunked, reference, triton_backend
-from pararnn.scans.launches import Launch
-from pararnn.scans.triton_backend import interpreted
+from pararnn.scans import chunked, reference, triton_diagonal
 from pararnn.structures.base import Structure
 from pararnn.structures.block_diagonal import BlockDiagonal
 from pararnn.structures.dense import Dense
@@ -25,13 +23,6 @@ STRUCTURES = {
 # The planner walks small cases; these force chunks of 2 (deep recursion), 3 (which leave a rest), and 16 on it.
 CHUNKS = (None, 2, 3, 16)
 WAYS = {"walk" if chunk is None else f"chunks of {chunk}": ("torch", chunk) for chunk in CHUNKS} | {"numba": ("numba", None)}
-# In a process of its own, because Triton decides when a kernel is imported whether it interprets it.
-SMALL = {
-    "walk": Launch(variant="walk", block_time=8, block_state=4, warps=1),
-    "look back": Launch(variant="lookback", block_time=16, block_state=4, warps=1, group=8),
-}
-if interpreted():
-    WAYS |= {f"triton, {variant}": ("triton", launch) for variant, launch in SMALL.items()}
 
 
 @dataclasses.dataclass
@@ -105,22 +96,20 @@ def launches(monkeypatch):
     numpy = pytest.importorskip("numpy")
 
     def force(launch):
-        monkeypatch.setattr(triton_backend, "launch_for", lambda *_, **__: launch)
+        monkeypatch.setattr(triton_diagonal, "launch_for", lambda *_, **__: launch)
 
     with numpy.errstate(all="ignore"):
         yield force
 
 
 @pytest.fixture
-def scan(way, chunks, request):
-    """`pararnn.scan` bound to one backend and one size of chunks or tiles."""
+def scan(way, chunks):
+    """`pararnn.scan` bound to one backend and one size of chunks."""
     name, size = WAYS[way]
     if name == "torch":
         chunks(size)
     else:
         pytest.importorskip(name)
-    if name == "triton":
-        request.getfixturevalue("launches")(size)
 
     def run(transition, bias, initial=None, **options):
         return pararnn.scans.scan(transition, bias, initial, backend=name, **options)

@@ -54,8 +54,11 @@ def _op_of(structure: type[Structure], registry: Registry) -> str:
 def request_for(structure: str, bias: Tensor, dtype: torch.dtype | None = None) -> Request:
     """What a backend is asked: the operation of the structure, and where and how large the data are; `dtype` is that of `bias` if left out."""
     rows, time, state = bias.shape
-    op = _op_of(structure_at(structure), installed())
-    return Request.of(op, device=bias.device.type, dtype=dtype or bias.dtype, rows=rows, time=time, state=state)
+    kind = structure_at(structure)
+    slots = getattr(kind, "slots", None)
+    options = None if slots is None else {"slots": slots}
+    op = _op_of(kind, installed())
+    return Request.of(op, device=bias.device.type, dtype=dtype or bias.dtype, options=options, rows=rows, time=time, state=state)
 
 
 def run_backend(

@@ -1,87 +1,89 @@
-"""Which kernel the diagonal scan on a GPU launches, and how large its tiles are."""
+"""Which kernel the scans on a GPU launch, and how large its tiles and chunks are."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-Variant = Literal["walk", "lookback", "chunks"]
+Variant = Literal["stream", "walk", "tiles"]
 
+# A program is a warp, and a lane is a thread: what makes the kernels walk as the definition does.
+LANES = 32
 # Programs for each processor that keep the memory busy while all of them walk through time.
 ENOUGH = 2
-# The bytes of maps and terms that a tile holds in registers.
-WALK_TILE = 8 * 32 * 32
-LOOKBACK_TILE = 8 * 128 * 32
-# Of each thread, so that several programs fit on a processor and one computes while another waits.
-REGISTERS = 128
-TILES = 8
-# Groups of programs no longer than this are folded at once.
-LARGEST_GROUP = 64
+# The bytes of maps that a tile holds for each lane, in registers, beside as many of terms; of a walk four tiles are there at once.
+WALK_TILE = 64
+TILE = 256
+# Of each thread, so that a processor holds a dozen programs, which wait for each other and for memory at different times.
+REGISTERS = 168
+GROUP = 16
+# Of the stream: the bytes that a thread reads at once, those of a row of a tile, and those of maps that are on their way forward and backward,
+# where three tensors are read; tiles are lower then. Measured (docs/benchmarks/gpu_scan.py): half of such a row takes a third more time.
+VECTOR, ROW = 16, 128
+AHEAD, AHEAD_OF_COSTATES = 8192, 6144
+# Chunks of blocks are at least so long; with fewer steps than two of them, or enough programs without, the walk has but one.
+SHORTEST_CHUNK = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A kernel and its sizes: steps and channels of a tile, and warps.
+    """A kernel and its sizes: steps and channels of a tile.
 
-    `stages` are those of the pipeline of `walk` and `chunks`; of the other two, `group` counts the programs of a group, `registers` those a thread
-    may have, and `tiles` those of a program in `chunks`.
+    Of `tiles` also the tiles of a group, and registers of a thread; of `stream` the groups of a tile, and how many tiles are on their way or at work.
     """
 
     variant: Variant
     block_time: int
-    block_state: int
-    warps: int
-    stages: int = 3
-    group: int = 2
+    block_state: int = LANES
+    group: int = GROUP
     registers: int | None = None
-    tiles: int = 1
-
-    @property
-    def steps(self) -> int:
-        """How many steps a program of `lookback` or `chunks` owns."""
-        return self.block_time * self.tiles
+    groups: int = 1
+    stages: int = 3
 
 
-def launch_for(sequences: int, longest: int, steps: int, size: int, *, itemsize: int, processors: int) -> Launch:
+def launch_for(
+    sequences: int, longest: int, steps: int, size: int, *, itemsize: int, processors: int, costate: bool = False, is_complex: bool = False
+) -> Launch:
     """The launch for `sequences` of `longest` steps at most and `steps` in all, with `size` channels of `itemsize` bytes.
 
-    With many lanes a program for each block of channels, which walks through time, keeps the memory busy. With few, programs share the time.
+    With many lanes a program for each block of channels, which goes through time, keeps the memory busy; with few, programs share the time. The
+    stream is for real numbers.
     """
-    walk = walking(size, itemsize=itemsize)
-    # Short sequences end early, so programs that work at the same time are what counts, not all of them.
-    busy = steps / max(longest, 1) * math.ceil(size / walk.block_state)
-    if longest <= 2 * walk.block_time or busy >= ENOUGH * processors:
+    stream = streaming(itemsize=itemsize, costate=costate)
+    if not is_complex and is_busy(longest, steps, size, processors, lanes=stream.block_state):
+        return stream
+    walk = walking(itemsize=itemsize)
+    if longest <= 4 * walk.block_time or is_busy(longest, steps, size, processors):
         return walk
-    return looking_back(longest, size, itemsize=itemsize)
+    return in_tiles(itemsize=itemsize)
 
 
-def walking(size: int, *, itemsize: int) -> Launch:
-    """A program walks time in tiles of 32 steps."""
-    block_state = min(32, power_of_two(size))
-    return Launch(variant="walk", block_time=max(8, min(64, WALK_TILE // (2 * itemsize * block_state))), block_state=block_state, warps=1)
+def is_busy(longest: int, steps: int, size: int, processors: int, *, lanes: int = LANES) -> bool:
+    """Whether programs that walk whole sequences keep the memory busy; short sequences end early, so those that work at the same time count."""
+    return steps / max(longest, 1) * math.ceil(size / lanes) >= ENOUGH * processors
 
 
-def looking_back(longest: int, size: int, *, itemsize: int) -> Launch:
-    """Each tile is a program; those of one sequence form groups of about as many tiles as there are groups."""
-    block_state = min(32, power_of_two(size))
-    block_time = max(32, min(1024, LOOKBACK_TILE // (2 * itemsize * block_state)))
-    launch = Launch(variant="lookback", block_time=block_time, block_state=block_state, warps=8, registers=REGISTERS)
-    return replace(launch, group=group_of(longest, block_time))
+def walking(*, itemsize: int) -> Launch:
+    """A program walks time in tiles, of 16 steps in single precision."""
+    return Launch(variant="walk", block_time=max(4, WALK_TILE // max(4, itemsize)))
 
 
-def in_chunks(longest: int, size: int, *, itemsize: int) -> Launch:
-    """Chunks of eight tiles are programs, and form groups as the tiles of `looking_back` do."""
-    launch = replace(walking(size, itemsize=itemsize), variant="chunks", warps=4, stages=4, tiles=TILES, registers=REGISTERS)
-    return replace(launch, group=group_of(longest, launch.steps))
+def streaming(*, itemsize: int, costate: bool = False) -> Launch:
+    """A program goes through time in tiles, of 32 steps in single precision, or 16 where costates are computed."""
+    groups = LANES * VECTOR // ROW
+    height = 4 if costate or itemsize < 4 else 8
+    stages = 1 + (AHEAD_OF_COSTATES if costate else AHEAD) // (ROW * groups * height)
+    return Launch(variant="stream", block_time=groups * height, block_state=ROW // itemsize, groups=groups, stages=stages)
 
 
-def group_of(longest: int, steps: int) -> int:
-    """Programs of a group: all of a sequence where they are few, else a power of two about the root of their number."""
-    programs = math.ceil(longest / steps)
-    return max(2, power_of_two(programs if programs <= LARGEST_GROUP else min(LARGEST_GROUP, math.isqrt(programs))))
+def in_tiles(*, itemsize: int) -> Launch:
+    """Each tile is a program, of 64 steps in single precision."""
+    return Launch(variant="tiles", block_time=max(8, TILE // max(4, itemsize)), registers=REGISTERS)
 
 
-def power_of_two(size: int) -> int:
-    """The smallest power of two that is not below `size`."""
-    return 1 << max(0, size - 1).bit_length()
+def chunk_of(longest: int, steps: int, channels: int, *, processors: int) -> int:
+    """Steps of a chunk of the block-diagonal scan: about as many as there are chunks in a sequence, or all where there are programs enough."""
+    if longest < 2 * SHORTEST_CHUNK or is_busy(longest, steps, channels, processors):
+        return max(longest, 1)
+    return max(SHORTEST_CHUNK, 1 << max(0, math.isqrt(longest) - 1).bit_length())

@@ -1,12 +1,13 @@
-"""What the kernels of the diagonal scan share: reading steps as they lie, scanning a tile, doubting it, and walking step by step.
+"""What the kernels of the diagonal scan share: finding a sequence, reading steps as they lie, scanning a tile, storing states and gradients.
 
 A number travels as its real and imaginary part; of real numbers the second is a copy that nothing reads. Pointers are those of the first step
 of a sequence and the first lane of a program, and strides go along the walk, so that a walk towards earlier times has negative ones. A tile
-begins at the step `begin`, counted from the start of its sequence; `near` (steps from there) and `lane` broadcast against each other: a column and
-a row for a tile, two vectors for a single step. Only the place of a tile needs 64 bits, what is in it is counted in 32 where strides allow.
+begins at the step `begin`, counted from the start of its sequence; `near` (steps from there, a column) and `lane` (a row) broadcast against each
+other. Only the place of a tile needs 64 bits, what is in it is counted in 32 where strides allow.
 
-A tile is scanned by products of its maps. These may overflow or underflow where the states do not; `doubtful` finds such tiles, and `walk_on`
-computes the states behind them by the definition.
+A program is one warp with a thread for each lane, so that all steps of a lane lie in one thread and `follow` walks them one after the other, as
+the definition does. Triton deals them out so where it believes lanes to lie side by side, which `spread` tells it whether they do or not, but not
+aligned: of the pointers it knows nothing. Strides along time it knows, and needs no register for each place of a tile.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Steps that `walk_on` reads ahead.
-AHEAD = tl.constexpr(8)
+# Known to be aligned, they would let Triton give a thread several lanes and only some of their steps.
+UNALIGNED = ("a_ptr", "b_ptr", "states_ptr", "out_ptr", "map_grad_ptr", "words_ptr")
+
+
+@triton.jit
+def spread(near, time_stride, lane, lane_stride):
+    """Places of a tile `(time, lanes)`, said to go one by one along lanes."""
+    return tl.max_contiguous(near * time_stride + lane * lane_stride, [1, lane.shape[1]])
 
 
 @triton.jit
@@ -48,6 +55,28 @@ def multiply_add(p_re, p_im, s_re, s_im, x_re, x_im, COMPLEX: tl.constexpr):
 
 
 @triton.jit
+def bounds_of(bounds_ptr, segment, TIME, PACKED: tl.constexpr):
+    """The first step of a segment and the one after its last."""
+    low = tl.cast(segment, tl.int64) * 0
+    high = low + TIME
+    if PACKED:
+        low = tl.load(bounds_ptr + segment)
+        high = tl.load(bounds_ptr + segment + 1)
+    return low, high
+
+
+@triton.jit
+def enter(ptr, row_stride, time_stride, lane_stride, row, whole, low, high, REVERSE: tl.constexpr):
+    """Where the walk through the steps `low` to `high` of a row begins, at the lane `whole`, and its stride."""
+    step = tl.cast(time_stride, tl.int64)
+    first = low
+    if REVERSE:
+        step = -step
+        first = high - 1
+    return ptr + row * row_stride + first * time_stride + whole * lane_stride, step
+
+
+@triton.jit
 def maps_and_terms(
     a_ptr,
     a_step,
@@ -63,6 +92,7 @@ def maps_and_terms(
     CONJ: tl.constexpr,
     COMPLEX: tl.constexpr,
     CARRY: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):
     """Maps and terms of steps, those of the identity where `mask` is false; with SKIP_FIRST the first map is zero, whatever lies there."""
     far = tl.cast(begin, tl.int64)
@@ -70,21 +100,18 @@ def maps_and_terms(
     known = mask
     if SKIP_FIRST:
         known = mask & (step > 0)
-    a_re, a_im = read(a_ptr + far * a_step, near * a_step + lane * a_lane, known, 1.0, COMPLEX, CARRY)
+    a_re, a_im = read(a_ptr + far * a_step, spread(near, a_step.to(OFFSET), lane, a_lane), known, 1.0, COMPLEX, CARRY)
     if COMPLEX and CONJ:
         a_im = -a_im
     if SKIP_FIRST:
         a_re = tl.where(step == 0, 0.0, a_re)
         a_im = tl.where(step == 0, 0.0, a_im)
-    b_re, b_im = read(b_ptr + far * b_step, near * b_step + lane * b_lane, mask, 0.0, COMPLEX, CARRY)
+    b_re, b_im = read(b_ptr + far * b_step, spread(near, b_step.to(OFFSET), lane, b_lane), mask, 0.0, COMPLEX, CARRY)
     return a_re, a_im, b_re, b_im
 
 
 @triton.jit
-def write_states(
-    out_ptr,
-    out_step,
-    map_grad_ptr,
+def states_further(
     states_ptr,
     states_step,
     states_lane,
@@ -95,27 +122,46 @@ def write_states(
     lane,
     mask,
     length,
-    h_re,
-    h_im,
-    MAP_GRAD: tl.constexpr,
     HAS_START: tl.constexpr,
     COMPLEX: tl.constexpr,
     CARRY: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):
-    """Store what steps lead to. With MAP_GRAD they are costates; the gradients of maps follow from states one step on."""
-    far = tl.cast(begin, tl.int64)
-    offset = near * out_step + lane * (2 if COMPLEX else 1)
-    write(out_ptr + far * out_step, offset, h_re, h_im, mask, COMPLEX)
+    """Where a walk back through time meets costates, the states that maps acted on: those one step on, and the initial state at the end."""
+    step = begin + near
+    further = states_ptr + (tl.cast(begin, tl.int64) + 1) * states_step
+    s_re, s_im = read(further, spread(near, states_step.to(OFFSET), lane, states_lane), mask & (step + 1 < length), 0.0, COMPLEX, CARRY)
+    if HAS_START:
+        s_re = tl.where(step + 1 == length, start_re[None, :], s_re)
+        s_im = tl.where(step + 1 == length, start_im[None, :], s_im)
+    return s_re, s_im
+
+
+@triton.jit
+def write_states(
+    out_ptr,
+    out_step,
+    map_grad_ptr,
+    begin,
+    near,
+    lane,
+    mask,
+    h_re,
+    h_im,
+    s_re,
+    s_im,
+    MAP_GRAD: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """Store what steps lead to. With MAP_GRAD they are costates `h`, and the gradients of maps follow from the states `s` that maps acted on."""
+    far = tl.cast(begin, tl.int64) * out_step
+    offset = spread(near, out_step.to(OFFSET), lane, 2 if COMPLEX else 1)
     if MAP_GRAD:
-        step = begin + near
-        further = states_ptr + (far + 1) * states_step
-        s_re, s_im = read(further, near * states_step + lane * states_lane, mask & (step + 1 < length), 0.0, COMPLEX, CARRY)
-        if HAS_START:
-            s_re = tl.where(step + 1 == length, start_re, s_re)
-            s_im = tl.where(step + 1 == length, start_im, s_im)
         zero = tl.zeros_like(h_re)
         g_re, g_im = multiply_add(h_re, h_im, s_re, -s_im, zero, zero, COMPLEX)
-        write(map_grad_ptr + far * out_step, offset, g_re, g_im, mask, COMPLEX)
+        write(map_grad_ptr + far, offset, g_re, g_im, mask, COMPLEX)
+    write(out_ptr + far, offset, h_re, h_im, mask, COMPLEX)
 
 
 @triton.jit
@@ -146,108 +192,21 @@ def scan_tile(a_re, a_im, b_re, b_im, COMPLEX: tl.constexpr):
 
 
 @triton.jit
-def last_of(tile, HEIGHT: tl.constexpr):
-    """The last row of a tile."""
-    at = tl.arange(0, HEIGHT)[:, None] == HEIGHT - 1
-    return tl.sum(tl.where(at, tile, 0.0), 0)
-
-
-@triton.jit
-def weigh(a_re, a_im, p_re, p_im, h_re, h_im, COMPLEX: tl.constexpr):
-    """For each lane of a tile the smallest product of its maps so far, and the bits by which those above one can grow; 0 and 4096 if not finite."""
-    infinity = float("inf")
-    whole = (tl.abs(p_re) < infinity) & (tl.abs(h_re) < infinity)
-    product = tl.abs(p_re)
+def follow(a_re, a_im, b_re, b_im, near, h_re, h_im, COMPLEX: tl.constexpr):
+    """The states of a tile that starts from `h`, which goes into its first term: no product of maps has a part in them."""
+    first_re, first_im = multiply_add(a_re, a_im, h_re[None, :], h_im[None, :], b_re, b_im, COMPLEX)
+    b_re = tl.where(near == 0, first_re, b_re)
     if COMPLEX:
-        whole = whole & (tl.abs(p_im) < infinity) & (tl.abs(h_im) < infinity)
-        product = tl.maximum(product, tl.abs(p_im))
-        bits = 0.5 * tl.log2(tl.maximum(a_re * a_re + a_im * a_im, 1.0))
-    else:
-        bits = tl.log2(tl.maximum(tl.abs(a_re), 1.0))
-    return tl.min(tl.where(whole, product, 0.0), 0), tl.sum(tl.where(whole, bits, 4096.0), 0)
+        b_im = tl.where(near == 0, first_im, b_im)
+    _p_re, _p_im, x_re, x_im = scan_tile(a_re, a_im, b_re, b_im, COMPLEX)
+    return x_re, x_im
 
 
 @triton.jit
-def verdict(smallest, growth, TINY: tl.constexpr, GROWTH: tl.constexpr):
-    """1 where a product lost digits that later maps may bring back, or something is not finite; else 0.
-
-    The product over any part of a stretch is at least that from its beginning over what the maps can grow by. Below 2**TINY it may have lost
-    digits; unless maps grow by more than 2**GROWTH, that does not show.
-    """
-    lost = smallest < tl.exp2(tl.minimum(growth + TINY, 0.0))
-    return tl.max((lost & (growth > GROWTH)).to(tl.int32), 0)
-
-
-@triton.jit
-def doubtful(a_re, a_im, p_re, p_im, h_re, h_im, TINY: tl.constexpr, GROWTH: tl.constexpr, COMPLEX: tl.constexpr):
-    """The verdict on a single tile."""
-    smallest, growth = weigh(a_re, a_im, p_re, p_im, h_re, h_im, COMPLEX)
-    return verdict(smallest, growth, TINY, GROWTH)
-
-
-@triton.jit
-def not_finite(tile):
-    """1 where a number of a tile is not finite, else 0."""
-    return tl.max(tl.max((tl.abs(tile) < float("inf")).to(tl.int32) ^ 1, 1), 0)
-
-
-@triton.jit
-def walk_on(
-    a_ptr,
-    a_step,
-    a_lane,
-    b_ptr,
-    b_step,
-    b_lane,
-    out_ptr,
-    out_step,
-    map_grad_ptr,
-    states_ptr,
-    states_step,
-    states_lane,
-    start_re,
-    start_im,
-    first,
-    length,
-    lane,
-    inside,
-    h_re,
-    h_im,
-    SKIP_FIRST: tl.constexpr,
-    MAP_GRAD: tl.constexpr,
-    HAS_START: tl.constexpr,
-    CONJ: tl.constexpr,
-    COMPLEX: tl.constexpr,
-    CARRY: tl.constexpr,
-):
-    """The definition: from the state before step `first` to the end, one step after the other."""
-    here = lane * 0
-    for begin in range(first, length, AHEAD):
-        for ahead in tl.static_range(AHEAD):
-            step = begin + ahead
-            mask = inside & (step + here < length)
-            a_re, a_im, b_re, b_im = maps_and_terms(
-                a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, step, here, lane, mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
-            )
-            h_re, h_im = multiply_add(a_re, a_im, h_re, h_im, b_re, b_im, COMPLEX)
-            write_states(
-                out_ptr,
-                out_step,
-                map_grad_ptr,
-                states_ptr,
-                states_step,
-                states_lane,
-                start_re,
-                start_im,
-                step,
-                here,
-                lane,
-                mask,
-                length,
-                h_re,
-                h_im,
-                MAP_GRAD,
-                HAS_START,
-                COMPLEX,
-                CARRY,
-            )
+def last_of(re, im, near, HEIGHT: tl.constexpr, COMPLEX: tl.constexpr):
+    """The last row of a tile."""
+    last_re = tl.sum(tl.where(near == HEIGHT - 1, re, 0.0), 0)
+    last_im = last_re
+    if COMPLEX:
+        last_im = tl.sum(tl.where(near == HEIGHT - 1, im, 0.0), 0)
+    return last_re, last_im

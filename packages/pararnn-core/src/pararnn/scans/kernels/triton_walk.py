@@ -1,8 +1,9 @@
 """The diagonal scan in one pass over memory, for many lanes: a program owns channels of one sequence and goes through its time tile by tile.
 
 Layout: maps and terms are `(rows, time, state)` with any strides, the result is contiguous; packed sequences lie along time between `bounds`. A
-program carries one number a channel from tile to tile. At the first tile that is doubtful it remembers where it was, and after its last tile walks
-from there again, step by step. Limits: below 2**31 steps. Oracle: `pararnn.scans.reference`.
+program carries one number a channel, and computes the states one after the other, as the definition does; while it does so the next three
+tiles are on their way to its registers. With ONLY_MARKED it works only on what another kernel has marked as wrong. Limits: below 2**31 steps. Oracle:
+`pararnn.scans.reference`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,71 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pararnn.scans.kernels.triton_steps import doubtful, last_of, maps_and_terms, multiply_add, read, scan_tile, walk_on, write_states
+from pararnn.scans.kernels.triton_steps import UNALIGNED, bounds_of, enter, follow, last_of, maps_and_terms, read, states_further, write_states
 
 
 @triton.jit
+def _fetch(
+    sources,
+    begin,
+    tile,
+    SKIP_FIRST: tl.constexpr,
+    MAP_GRAD: tl.constexpr,
+    HAS_START: tl.constexpr,
+    CONJ: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    CARRY: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """All that is read for a tile: maps, terms, and the states that maps acted on where they are needed."""
+    a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, states_ptr, states_step, states_lane, start_re, start_im = sources
+    near, lane, inside, length = tile
+    mask = (begin + near < length) & inside[None, :]
+    a_re, a_im, b_re, b_im = maps_and_terms(
+        a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, begin, near, lane, mask, SKIP_FIRST, CONJ, COMPLEX, CARRY, OFFSET
+    )
+    s_re = a_re
+    s_im = a_im
+    if MAP_GRAD:
+        s_re, s_im = states_further(
+            states_ptr, states_step, states_lane, start_re, start_im, begin, near, lane, mask, length, HAS_START, COMPLEX, CARRY, OFFSET
+        )
+    return a_re, a_im, b_re, b_im, s_re, s_im
+
+
+@triton.jit
+def _walk(
+    fetched,
+    h_re,
+    h_im,
+    out_ptr,
+    out_step,
+    map_grad_ptr,
+    begin,
+    tile,
+    MAP_GRAD: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    OFFSET: tl.constexpr,
+    BLOCK_TIME: tl.constexpr,
+):
+    """Walk a tile from `h`, store what is asked for, and return where it ends."""
+    a_re, a_im, b_re, b_im, s_re, s_im = fetched
+    near, lane, inside, length = tile
+    x_re, x_im = follow(a_re, a_im, b_re, b_im, near, h_re, h_im, COMPLEX)
+    mask = (begin + near < length) & inside[None, :]
+    write_states(out_ptr, out_step, map_grad_ptr, begin, near, lane, mask, x_re, x_im, s_re, s_im, MAP_GRAD, COMPLEX, OFFSET)
+    return last_of(x_re, x_im, near, BLOCK_TIME, COMPLEX)
+
+
+@triton.jit(do_not_specialize_on_alignment=UNALIGNED)
 def walk_kernel(
     a_ptr,
     a_row,
-    a_time,
+    a_time: tl.constexpr,
     a_lane,
     b_ptr,
     b_row,
-    b_time,
+    b_time: tl.constexpr,
     b_lane,
     start_ptr,
     start_row,
@@ -29,13 +83,15 @@ def walk_kernel(
     start_lane,
     states_ptr,
     states_row,
-    states_time,
+    states_time: tl.constexpr,
     states_lane,
     out_ptr,
     out_row,
-    out_time,
+    out_time: tl.constexpr,
     map_grad_ptr,
     bounds_ptr,
+    marks_ptr,
+    ROWS,
     SEGMENTS,
     TIME,
     STATE,
@@ -48,42 +104,26 @@ def walk_kernel(
     COMPLEX: tl.constexpr,
     CARRY: tl.constexpr,
     OFFSET: tl.constexpr,
-    TINY: tl.constexpr,
-    GROWTH: tl.constexpr,
     BLOCK_TIME: tl.constexpr,
     BLOCK_STATE: tl.constexpr,
-    STAGES: tl.constexpr,
+    ONLY_MARKED: tl.constexpr,
 ):
-    """All tiles of one sequence, on channels of its own: see the module."""
+    """All tiles of one sequence, on channels of its own: see the module. `ROWS` is not read."""
     SKIP_FIRST: tl.constexpr = COSTATE or not HAS_START
+    WIDTH: tl.constexpr = 2 if COMPLEX else 1
     blocks = tl.cdiv(STATE, BLOCK_STATE)
     whole = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_STATE
     lane = tl.arange(0, BLOCK_STATE).to(OFFSET)
     inside = whole + lane < STATE
     row = (tl.program_id(0) // blocks // SEGMENTS).to(tl.int64)
     segment = ((tl.program_id(0) // blocks) % SEGMENTS).to(tl.int64)
-    low = row * 0
-    high = low + TIME
-    if PACKED:
-        low = tl.load(bounds_ptr + segment)
-        high = tl.load(bounds_ptr + segment + 1)
+    low, high = bounds_of(bounds_ptr, segment, TIME, PACKED)
     length = (high - low).to(tl.int32)
-    first = low
-    a_step = a_time
-    b_step = b_time
-    states_step = states_time
-    out_step = out_time
-    if REVERSE:
-        first = high - 1
-        a_step = -a_time
-        b_step = -b_time
-        states_step = -states_time
-        out_step = -out_time
-    a_ptr += row * a_row + first * a_time + whole * a_lane
-    b_ptr += row * b_row + first * b_time + whole * b_lane
-    states_ptr += row * states_row + first * states_time + whole * states_lane
-    out_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
-    map_grad_ptr += row * out_row + first * out_time + whole * (2 if COMPLEX else 1)
+    a_ptr, a_step = enter(a_ptr, a_row, a_time, a_lane, row, whole, low, high, REVERSE)
+    b_ptr, b_step = enter(b_ptr, b_row, b_time, b_lane, row, whole, low, high, REVERSE)
+    states_ptr, states_step = enter(states_ptr, states_row, states_time, states_lane, row, whole, low, high, REVERSE)
+    map_grad_ptr, out_step = enter(map_grad_ptr, out_row, out_time, WIDTH, row, whole, low, high, REVERSE)
+    out_ptr, out_step = enter(out_ptr, out_row, out_time, WIDTH, row, whole, low, high, REVERSE)
     if COSTATE:
         # The costate is carried by the map of the step that was walked before.
         a_ptr -= a_step
@@ -97,71 +137,22 @@ def walk_kernel(
         h_re = tl.zeros((BLOCK_STATE,), CARRY)
         h_im = h_re
     near = tl.arange(0, BLOCK_TIME).to(OFFSET)[:, None]
-    doubted = length
-    kept_re = h_re
-    kept_im = h_im
-    for begin in tl.range(0, length, BLOCK_TIME, num_stages=STAGES):
-        mask = (begin + near < length) & inside[None, :]
-        a_re, a_im, b_re, b_im = maps_and_terms(
-            a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, begin, near, lane[None, :], mask, SKIP_FIRST, CONJ, COMPLEX, CARRY
-        )
-        p_re, p_im, x_re, x_im = scan_tile(a_re, a_im, b_re, b_im, COMPLEX)
-        x_re, x_im = multiply_add(p_re, p_im, h_re[None, :], h_im[None, :], x_re, x_im, COMPLEX)
-        write_states(
-            out_ptr,
-            out_step,
-            map_grad_ptr,
-            states_ptr,
-            states_step,
-            states_lane,
-            start_re[None, :],
-            start_im[None, :],
-            begin,
-            near,
-            lane[None, :],
-            mask,
-            length,
-            x_re,
-            x_im,
-            MAP_GRAD,
-            HAS_START,
-            COMPLEX,
-            CARRY,
-        )
-        now = (doubtful(a_re, a_im, p_re, p_im, x_re, x_im, TINY, GROWTH, COMPLEX) > 0) & (doubted == length)
-        doubted = tl.where(now, begin, doubted)
-        kept_re = tl.where(now, h_re, kept_re)
-        h_re = last_of(x_re, BLOCK_TIME)
-        if COMPLEX:
-            kept_im = tl.where(now, h_im, kept_im)
-            h_im = last_of(x_im, BLOCK_TIME)
-    # What the tiles wrote must not come after what replaces it.
-    tl.debug_barrier()
-    walk_on(
-        a_ptr,
-        a_step,
-        a_lane,
-        b_ptr,
-        b_step,
-        b_lane,
-        out_ptr,
-        out_step,
-        map_grad_ptr,
-        states_ptr,
-        states_step,
-        states_lane,
-        start_re,
-        start_im,
-        doubted,
-        length,
-        lane,
-        inside,
-        kept_re,
-        kept_im,
-        SKIP_FIRST,
-        MAP_GRAD,
-        HAS_START,
-        CONJ,
-        COMPLEX,
-        CARRY,
-    )
+    lane = lane[None, :]
+    if ONLY_MARKED:
+        length = tl.where(tl.load(marks_ptr + tl.program_id(0)) == 0, length, 0)
+    sources = (a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, states_ptr, states_step, states_lane, start_re, start_im)
+    tile = (near, lane, inside, length)
+    zero = _fetch(sources, 0, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
+    one = _fetch(sources, BLOCK_TIME, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
+    two = _fetch(sources, 2 * BLOCK_TIME, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
+    three = _fetch(sources, 3 * BLOCK_TIME, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
+    # Each of four tiles has registers of its own: to move what is on its way would be to wait for it.
+    for begin in range(0, length, 4 * BLOCK_TIME):
+        h_re, h_im = _walk(zero, h_re, h_im, out_ptr, out_step, map_grad_ptr, begin, tile, MAP_GRAD, COMPLEX, OFFSET, BLOCK_TIME)
+        zero = _fetch(sources, begin + 4 * BLOCK_TIME, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
+        h_re, h_im = _walk(one, h_re, h_im, out_ptr, out_step, map_grad_ptr, begin + BLOCK_TIME, tile, MAP_GRAD, COMPLEX, OFFSET, BLOCK_TIME)
+        one = _fetch(sources, begin + 5 * BLOCK_TIME, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
+        h_re, h_im = _walk(two, h_re, h_im, out_ptr, out_step, map_grad_ptr, begin + 2 * BLOCK_TIME, tile, MAP_GRAD, COMPLEX, OFFSET, BLOCK_TIME)
+        two = _fetch(sources, begin + 6 * BLOCK_TIME, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
+        h_re, h_im = _walk(three, h_re, h_im, out_ptr, out_step, map_grad_ptr, begin + 3 * BLOCK_TIME, tile, MAP_GRAD, COMPLEX, OFFSET, BLOCK_TIME)
+        three = _fetch(sources, begin + 7 * BLOCK_TIME, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)
