@@ -45,7 +45,10 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "keops": ("pykeops",),
     "triton-interpret": ("triton",),
 }
-TESTED_IN: dict[str, tuple[str, ...]] = dict.fromkeys(("naive", "blocked", "compiled", "keops"), ("s4",)) | {"triton-interpret": ("core", "s4")}
+TESTED_IN: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("naive", "blocked", "compiled", "keops"), ("s4",)),
+    "triton-interpret": ("core", "cfc", "s4"),
+}
 # Two workers share the machine; more threads in each would only get in each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

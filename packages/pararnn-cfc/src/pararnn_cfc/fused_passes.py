@@ -185,7 +185,7 @@ class _Backward:
         of_u, *of_bias = self.of_constants
         return (
             self.of_x,
-            None if self.of_weight is None else self.of_weight.to(weight.dtype, memory_format=torch.contiguous_format),
+            None if self.of_weight is None else self.of_weight.to(weight.dtype).contiguous(),
             torch.cat(of_bias).to(weight.dtype) if self.needs.bias else None,
             None if of_u is None else _led_back(of_u.to(u.dtype), u, self.setting.bound),
         )

@@ -1,6 +1,12 @@
 """The same identity, the same step: whatever a step can see of Python changes the identity, and numbers of tensors do not."""
 
+import contextlib
 import copy
+import functools
+import importlib
+import random
+import sys
+import threading
 import types
 from collections import namedtuple
 from dataclasses import dataclass
@@ -195,6 +201,32 @@ def test_what_cannot_be_compared_is_never_the_same():
     first = identity(cell.step)
     assert not first.is_sure
     assert first != identity(cell.step)
+
+
+def times(factor, x):
+    return factor * x
+
+
+def test_arguments_that_a_function_was_given_beforehand_are_part_of_it():
+    def of(factor):
+        return identity(functools.partial(by_a_function, functools.partial(times, factor)))
+
+    assert of(0.3) == of(0.3)
+    assert of(0.3) != of(0.8)
+
+
+def by_a_function(function, state, drive):
+    return torch.tanh(function(state) + drive)
+
+
+class Generator(random.Random):
+    """Its base class is written in C, and keeps what it knows where nobody sees it."""
+
+
+def test_objects_that_hold_more_than_their_attributes_cannot_be_compared():
+    cell = Settings()
+    cell.helper.gain = Generator(0)
+    assert not identity(cell.step).is_sure
 
 
 GRADIENT = 2.0
@@ -404,3 +436,58 @@ def test_a_step_that_solves_inside_is_refused_without_waiting():
         return torch.tanh(state + drive) * len(found)
 
     assert isinstance(compiled(problem(step)), Compiled)
+
+
+class Hook:
+    """An import hook with something inside that cannot be compared."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def find_spec(self, name, path=None, target=None):
+        self.lock.acquire(blocking=False)
+
+
+def test_import_hooks_that_run_meanwhile_are_no_part_of_it(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
+
+    def step(state, drive):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("a_module_that_is_not_there")
+        return scaled(state) + drive
+
+    assert identity(step).is_sure
+    assert identity(step) == identity(step)
+
+
+def test_a_step_that_keeps_a_state_of_its_own_is_refused():
+    class Remembering(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("before", torch.zeros(STATE, dtype=torch.float64))
+
+        def step(self, state, drive):
+            out = torch.tanh(state + drive + self.before)
+            self.before = out[0] * 1.0
+            return out
+
+    found = compiled(problem(Remembering().step))
+    assert isinstance(found, tuple)
+    assert any("before" in obstacle and "pure function" in obstacle for obstacle in found)
+
+
+def test_other_threads_see_nothing_of_a_trace():
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(STATE, dtype=torch.float64))
+
+        def step(self, state, drive):
+            seen.append(type(others_have[0]._parameters["weight"]))
+            return torch.tanh(self.weight * state + drive)
+
+    seen: list[type] = []
+    others_have = [Plain()]
+    compiled(problem(others_have[0].step))
+    assert seen
+    assert set(seen) == {nn.Parameter}

@@ -7,6 +7,7 @@ that no other object takes it. A value that cannot be told apart from a changed 
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import types
 from collections.abc import Collection
@@ -71,6 +72,8 @@ class Facts:
             self.add(value.__self__)
         elif isinstance(value, nn.Module):
             self.module(value)
+        elif kind is functools.partial:
+            self._several(kind, (value.func, value.args, value.keywords, vars(value)))
         elif isinstance(value, BY_ADDRESS):
             self._by_address(value)
             self.code.append(value)
@@ -156,12 +159,18 @@ INTERNAL = frozenset(nn.Module().__dict__)
 def _is_open(kind: type) -> bool:
     """Whether all that an object of `kind` holds is in its `__dict__`."""
     bases = kind.__mro__[:-1]
-    return all(base.__flags__ & _HEAP and not _slots(base) for base in bases) and hasattr(kind, "__dict__") and kind.__dictoffset__ != 0
+    is_plain = all(base.__flags__ & _HEAP and not _slots(base) for base in bases) and hasattr(kind, "__dict__") and kind.__dictoffset__ != 0
+    # Some classes written in C pass for ones written in Python, but that they have room for more.
+    return is_plain and kind.__basicsize__ <= _Plain.__basicsize__
 
 
 def _slots(kind: type) -> bool:
     return bool(set(vars(kind).get("__slots__", ())) - {"__dict__", "__weakref__"})
 
 
-# Classes written in Python.
+# Classes written in Python, and most that are written in C.
 _HEAP = 1 << 9
+
+
+class _Plain:
+    """The size of an object that has nothing but its `__dict__`."""

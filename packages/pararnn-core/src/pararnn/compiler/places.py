@@ -42,11 +42,68 @@ def fetch(step: Any, path: Path) -> Tensor:
     return tensor
 
 
-@contextlib.contextmanager
-def replaced(step: Callable[..., Any], tensors: Mapping[Path, Tensor]) -> Iterator[Callable[..., Any]]:
-    """`step` with other tensors at its places. Modules are changed for the time being, and put back in any case; functions are copied."""
-    with contextlib.ExitStack() as stack:
-        yield _with(step, (), tensors, stack, set())
+class Replaced:
+    """`step` with other tensors at its places, in copies of its modules and functions: other threads may be at work with the originals.
+
+    Attributes:
+        step: what to call instead.
+    """
+
+    def __init__(self, step: Callable[..., Any], tensors: Mapping[Path, Tensor]) -> None:
+        self._tensors = tensors
+        self._copies: dict[int, Any] = {}
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.step: Callable[..., Any] = self._with(step, ())
+
+    def changed(self) -> tuple[str, ...]:
+        """The attributes of modules that have been set, added or deleted since."""
+        names: dict[str, None] = {}
+        for now, before in self._attributes:
+            names |= dict.fromkeys(name for name in now | before if name not in before or name not in now or now[name] is not before[name])
+        return tuple(names)
+
+    def _with(self, value: Any, path: Path) -> Any:
+        if isinstance(value, Tensor):
+            return self._tensors.get(path, value)
+        if id(value) not in self._copies:
+            # What leads back to itself is left as it is.
+            self._copies[id(value)] = value
+            if isinstance(value, nn.Module):
+                self._copies[id(value)] = self._module(value, path)
+            elif isinstance(value, MethodType):
+                owner = self._with(value.__self__, (*path, (".", "__self__")))
+                self._copies[id(value)] = MethodType(self._with(value.__func__, (*path, (".", "__func__"))), owner)
+            elif isinstance(value, FunctionType):
+                self._copies[id(value)] = self._function(value, path)
+        return self._copies[id(value)]
+
+    def _module(self, module: nn.Module, path: Path) -> nn.Module:
+        copy: nn.Module = object.__new__(type(module))
+        self._copies[id(module)] = copy
+        copy.__dict__.update(module.__dict__)
+        # Not by attributes, whose setters would register things anew.
+        for name in ("_parameters", "_buffers", "_modules"):
+            copy.__dict__[name] = dict(module.__dict__[name])
+        for home in _homes(copy):
+            for name, tensor in list(home.items()):
+                if isinstance(tensor, Tensor):
+                    home[name] = self._tensors.get((*path, (".", name)), tensor)
+        for name, inner in copy._modules.items():
+            copy._modules[name] = self._with(inner, (*path, (".", name)))
+        self._attributes += [(home, dict(home)) for home in _homes(copy)]
+        return copy
+
+    def _function(self, function: FunctionType, path: Path) -> FunctionType:
+        free = {name: self._with(content, (*path, ("free", name))) for name, content in _free(function).items()}
+        read = {name: self._with(content, (*path, ("global", name))) for name, content in _globals(function).items()}
+        cells = tuple(
+            CellType(free[name]) if name in free else cell
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        )
+        names = {**function.__globals__, **read} if read else function.__globals__
+        copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        return copy
 
 
 def _of(value: Any, path: Path, prefix: str, seen: set[int]) -> Iterator[Place]:
@@ -71,40 +128,6 @@ def _of(value: Any, path: Path, prefix: str, seen: set[int]) -> Iterator[Place]:
             yield from _of(content, (*path, ("free", name)), f"{prefix}{name}.", seen)
         for name, content in _globals(value).items():
             yield from _of(content, (*path, ("global", name)), f"{prefix}{name}.", seen)
-
-
-def _with(value: Any, path: Path, tensors: Mapping[Path, Tensor], stack: contextlib.ExitStack, seen: set[int]) -> Any:
-    if isinstance(value, Tensor):
-        return tensors.get(path, value)
-    if id(value) in seen or not isinstance(value, (nn.Module, MethodType, FunctionType)):
-        return value
-    seen.add(id(value))
-    if isinstance(value, nn.Module):
-        for home in _homes(value):
-            for name, tensor in list(home.items()):
-                other = tensors.get((*path, (".", name)))
-                if isinstance(tensor, Tensor) and other is not None:
-                    stack.callback(home.__setitem__, name, tensor)
-                    home[name] = other
-        for name, module in value._modules.items():
-            _with(module, (*path, (".", name)), tensors, stack, seen)
-        return value
-    if isinstance(value, MethodType):
-        _with(value.__self__, (*path, (".", "__self__")), tensors, stack, seen)
-        return MethodType(_with(value.__func__, (*path, (".", "__func__")), tensors, stack, seen), value.__self__)
-    return _copy(value, path, tensors, stack, seen)
-
-
-def _copy(function: FunctionType, path: Path, tensors: Mapping[Path, Tensor], stack: contextlib.ExitStack, seen: set[int]) -> FunctionType:
-    free = {name: _with(content, (*path, ("free", name)), tensors, stack, seen) for name, content in _free(function).items()}
-    read = {name: _with(content, (*path, ("global", name)), tensors, stack, seen) for name, content in _globals(function).items()}
-    cells = tuple(
-        CellType(free[name]) if name in free else cell for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    )
-    names = {**function.__globals__, **read} if any(isinstance(content, Tensor) for content in read.values()) else function.__globals__
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
 
 
 def _homes(module: nn.Module) -> tuple[dict[str, Any], ...]:

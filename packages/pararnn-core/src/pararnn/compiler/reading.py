@@ -53,9 +53,16 @@ def functions_entered(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, 
     """The functions that `step` and its derivative enter, but those of the standard library and of PyTorch; layers of PyTorch count."""
     entered: dict[types.CodeType, Entered] = {}
 
+    imports = 0
+
     def note(frame: types.FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code not in entered:
-            entered[frame.f_code] = Entered(frame.f_code, frame.f_globals)
+        nonlocal imports
+        code = frame.f_code
+        if event in ("call", "return") and code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":
+            # Import hooks of others, as a test runner has, are no part of a step that happens to need a module.
+            imports += 1 if event == "call" else -1
+        elif event == "call" and not imports and code not in entered:
+            entered[code] = Entered(code, frame.f_globals)
 
     def noted(function: Callable[[], Any]) -> Any:
         sys.setprofile(note)

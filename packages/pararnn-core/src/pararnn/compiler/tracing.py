@@ -19,7 +19,7 @@ from pararnn.cell import Drive
 from pararnn.compiler.guarding import CannotGoOnError, Guard
 from pararnn.compiler.numbers import Number
 from pararnn.compiler.operands import Operands, differentiable, placed
-from pararnn.compiler.places import Path, Place, places, replaced
+from pararnn.compiler.places import Path, Place, Replaced, places
 from pararnn.compiler.program import Expression, Operation, Program, Value
 from pararnn.compiler.recording import Recorder
 from pararnn.compiler.simplify import simplified, with_input
@@ -28,7 +28,7 @@ from pararnn.errors import CompilationError, sentence
 from pararnn.solver import drive as drives
 
 CARRIES = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float32, torch.float64: torch.float64}
-# Modules are changed while a step is traced, so two threads must not trace at once.
+# One step at a time: steps of several threads may share objects that are not copied.
 _turn = threading.RLock()
 
 
@@ -123,9 +123,12 @@ def _run(
         recorder.refuse("torch.nn.utils.parametrize.cached() is active, and what it caches would be what tracing left there")
         return None
     try:
-        with recorder, replaced(step, replacements) as ready:
+        ready = Replaced(step, replacements)
+        with recorder:
             with Guard(recorder.reads_numbers):
-                value = ready(initial, drive)
+                value = ready.step(initial, drive)
+            if changed := ready.changed():
+                recorder.refuse(f"the step sets {', '.join(changed)} of its cell, and a kernel would not; it must be a pure function")
             if not isinstance(value, Tensor) or value.shape != initial.shape or value.dtype != initial.dtype:
                 found = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
                 recorder.refuse(f"the step returns {found} for a state {tuple(initial.shape)} of {initial.dtype}, rows first")
