@@ -68,6 +68,15 @@ def agree(place, state, x, *, interval="auto", **options):
 
 
 @everywhere
+def test_offsets_may_lie_apart_in_memory(place):
+    engine, device = place
+    cell, x = ParaCfC(5, 6, device=device), samples(1, 37, dtype=torch.float32, device=device)
+    ends = torch.tensor((0, 9, 20, 9, 37, 9), device=device)[::2]
+    apart, together = (newton_apply(cell, x, NewtonConfig(backend=engine), cu_seqlens=offsets) for offsets in (ends, ends.contiguous()))
+    assert torch.equal(apart, together)
+
+
+@everywhere
 @pytest.mark.parametrize("dtype", list(CLOSE), ids=str)
 @pytest.mark.parametrize("size", [(1, 1, 1), (3, 37, 5), (2, LENGTH, 33)], ids=str)
 def test_states_and_gradients_equal_the_plain_solver(place, size, dtype):

@@ -107,7 +107,7 @@ def solve(
     if x.device.type == "cpu" and not float(x.detach()[..., -1].amin()) >= 0:
         checked(x[..., -1:])
     chosen = setting(question(sources, ends, engine, cell.max_recurrent_norm, config.interval, config.tolerances(dtype), config.max_iters or 0))
-    offsets = None if cu_seqlens is None else cu_seqlens.to(x.device, torch.int64)
+    offsets = None if cu_seqlens is None else cu_seqlens.to(x.device, torch.int64).contiguous()
     states, record = attached(chosen, sources, offsets)
     result = SolveResult.deferred(Record(chosen.plan, states, start, record, ends), states=states, plan=chosen.plan, backend=engine)
     if x.device.type == "cpu" and not _ends_finite(states, ends):

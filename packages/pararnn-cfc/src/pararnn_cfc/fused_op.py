@@ -130,7 +130,7 @@ def _setting(
     usual = DEFAULT_TOLERANCES[sources.initial.dtype]
     tolerances = tuple(default if given < 0 else given for given, default in zip((absolute, relative), usual, strict=True))
     chosen = setting(question(sources, ends, engine, bound, WORDS.get(interval, interval), tolerances, sweeps))
-    return chosen, None if cu_seqlens is None else cu_seqlens.to(sources.x.device, torch.int64)
+    return chosen, None if cu_seqlens is None else cu_seqlens.to(sources.x.device, torch.int64).contiguous()
 
 
 def question(

@@ -48,7 +48,7 @@ class Engine(Protocol):
 
     Operands come in the order of `program.kinds`, of any floating dtype up to that of the carry, in any strides: `ELEMENT` `(rows, time, state)`,
     `STEP` `(rows, time, 1)`, `CHANNEL` and `SCALAR` with `state` and one elements. `initial` is `(sequences, state)`. `offsets` `(sequences + 1,)`,
-    int64 on the same device, tells where packed sequences begin, None without packing. Half precision is carried in single precision.
+    int64, contiguous, on the same device, tells where packed sequences begin, None without packing. Half precision is carried in single precision.
     """
 
     name: str

@@ -21,8 +21,10 @@ PLACES = [
     "ends = entries + whole",
     "products = ends + whole",
     "growths = products + whole",
-    "first = index * INTERVAL",
-    "exists = inside & (first < length)",
+    # Programs hold more intervals than there are, whose steps might not be counted in 32 bits.
+    "intervals = tl.cdiv(length, INTERVAL)",
+    "first = tl.minimum(index, intervals) * INTERVAL",
+    "exists = inside & (index < intervals)",
 ]
 
 
@@ -84,10 +86,12 @@ def boundary(
     entered = brought
     error = tl.full((), 0.0, CARRY)
     all_near = 1
+    # Of those for which there are entries, some may lie behind the end.
+    there = tl.cdiv(LENGTH, INTERVAL)
     for begin in range(0, tl.where(flag > 0, INTERVALS, 0), COUNT):
         at = begin + index
-        exists = inside & (at < INTERVALS) & (at * INTERVAL < LENGTH)
-        has_next = inside & (at + 1 < INTERVALS) & ((at + 1) * INTERVAL < LENGTH)
+        exists = inside & (at < there)
+        has_next = inside & (at + 1 < there)
         place = memory_ptr + (sequence * INTERVALS + at) * STATE + lane
         end = tl.load(place + whole, mask=exists, other=0.0)
         product = tl.load(place + 2 * whole, mask=exists, other=0.0)

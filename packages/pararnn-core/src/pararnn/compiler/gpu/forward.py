@@ -78,7 +78,8 @@ def step(program: Program, state: Tensor, operands: Sequence[Tensor], out: Tenso
     tensors = [state, *(one.unsqueeze(1) if kind.is_timed else one for kind, one in zip(program.kinds, operands, strict=True))]
     addresses = [one.data_ptr() for one in tensors]
     layout = [(one.dtype, one.stride(), address & 15) for one, address in zip(tensors, addresses, strict=True)]
-    key = (id(program), state.shape, state.get_device(), out.dtype, out.data_ptr() & 15, *layout)
+    target = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
+    key = (id(program), state.shape, state.get_device(), target.dtype, target.data_ptr() & 15, *layout)
     work = _prepared.get(key)
     if work is None:
         copies = _copies((Kind.ELEMENT, *program.kinds), tensors)
@@ -86,7 +87,6 @@ def step(program: Program, state: Tensor, operands: Sequence[Tensor], out: Tenso
         work = _remember(key, _prepare_step(program, tensors, copies))
     elif work.copies:
         _densify(tensors, addresses, work.copies)
-    target = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(state):
         _launch(work, {"states": target, "record": target}, tensors, addresses, None)
     if target is not out:

@@ -82,9 +82,11 @@ def softplus(x):
 
 @triton.jit
 def root(x):
+    # An `else`, because what follows a return is compiled as well, and there is no `sqrt_rn` of double precision.
     if x.dtype == tl.float64:
         return tl.sqrt(x)
-    return tl.sqrt_rn(x)
+    else:
+        return tl.sqrt_rn(x)
 
 
 @triton.jit

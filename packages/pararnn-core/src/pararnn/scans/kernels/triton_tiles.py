@@ -187,7 +187,8 @@ def tile_kernel(
     within = (tile - base) % GROUP
     era = group // GROUP
     of_era = group % GROUP
-    groups = TILES // GROUP + 1
+    # With as many steps as are allowed there are more words than 32 bits count.
+    groups = tl.cast(TILES, tl.int64) // GROUP + 1
     eras = TILES // (GROUP * GROUP) + 1
     PART: tl.constexpr = BLOCK_STATE
     SLOT: tl.constexpr = 2 * WIDTH * BLOCK_STATE
