@@ -1,4 +1,4 @@
-"""The projection inside of the kernels: where features are few, computing it again costs less than writing it down and reading it back.
+"""The projection inside of the kernels: where features are few, computing it takes fewer bytes than writing it down and reading it back.
 
 The program of `fused_program` then starts from samples instead of projections: its operands are the features and the gap, one number a step each,
 then the recurrent weights and the biases as before, then for each feature the weights of rate and candidate, by channel. Nothing of the size of the

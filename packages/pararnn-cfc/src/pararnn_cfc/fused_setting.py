@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import functools
-import pkgutil
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
 
 from pararnn.compiler.engine import Engine, Tolerance, Workload
+from pararnn.compiler.engines import engine_named
 from pararnn.compiler.program import Program
 from pararnn.compiler.solving import LIMIT
 from pararnn.solver.planner import Plan
 from pararnn_cfc.fused_inside import program_inside
 from pararnn_cfc.fused_program import program
 
-ENGINES = {"triton": "pararnn.compiler.gpu.backend:engine", "native": "pararnn.compiler.native.backend:engine"}
 # Bytes of projections that a thread of a CPU works on at once: they stay in its cache, which is worth several times the product that makes them.
 CACHED = 1 << 21
-# Lanes from which on kernels walk at the speed of memory, in both directions: there they project by themselves, if they can.
+# Lanes from which on kernels walk in both directions: there they project by themselves, if they can.
 STREAMED = 10560
 # Lanes that a thread has to have, and the least steps of a block in intervals of shooting.
 LANES, INTERVALS = 64, 16
@@ -142,10 +141,3 @@ def _blocks(engine: Engine, steps: Program, work: Workload, plan: Plan, question
             part = replace(work, rows=last - first, sequences=last - first, length=stop - start, longest=stop - start)
             blocks.append(Block(slice(first, last), start, stop, engine.plan(steps, part, part.length if plan.walks else plan.interval)))
     return tuple(blocks)
-
-
-@functools.cache
-def engine_named(name: str) -> Engine:
-    """The engine behind a backend's name."""
-    engine: Engine = pkgutil.resolve_name(ENGINES[name])()
-    return engine

@@ -6,7 +6,6 @@ Exit status 1 when the step cannot be compiled, or an engine was named that cann
 from __future__ import annotations
 
 import json
-import pkgutil
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +20,9 @@ from torch import nn
 from pararnn.cell import Cell
 from pararnn.cli.plugins import titled_table
 from pararnn.compiler.catalogue import Compiled, compiled
-from pararnn.compiler.engine import Engine
+from pararnn.compiler.engines import ENGINES, engine_named
 from pararnn.compiler.posed import PosedStep
 from pararnn.compiler.serving import obstacles
-from pararnn.compiler.stepping import ENGINES
 from pararnn.errors import CellError, sentence
 from pararnn.registry import installed
 from pararnn.selection import Request
@@ -82,7 +80,7 @@ def _verdict(name: str, problem: Problem, found: Compiled | tuple[str, ...], *, 
     device, _ = PLACES[name]
     options = {"structure": problem.structure.__name__, "linear": problem.linear, "exact": problem.exact, "step": PosedStep.of(problem)}
     try:
-        engine: Engine = pkgutil.resolve_name(ENGINES[name])()
+        engine = engine_named(name)
         reasons = obstacles(engine, Request.of("solve", device=device, dtype=problem.initial.dtype, needs_grad=True, options=options))
         source = engine.source(found.program) if show and isinstance(found, Compiled) else None
     except ImportError as error:

@@ -5,8 +5,8 @@ language and put loops around it: `gpu` in Triton, `native` in C. The engines ar
 
 Where is what:
 
-- What everybody speaks of. `program`: a traced step; `primitives`: the operations in it; `engine`: what an engine has to be; `reference`: programs
-  run by PyTorch, the oracle of engines.
+- What everybody speaks of. `program`: a traced step; `primitives`: the operations in it; `engine`: what an engine has to be, `engines`: which there
+  are; `reference`: programs run by PyTorch, the oracle of engines.
 - From a step to a program. `tracing` does it; `operands` and `surroundings` make the tensors and the quiet that the step runs in; `recording` writes
   down each operation, `guarding` refuses what asks for numbers; `vocabulary` sorts operations by name, `lowering` and `activations` say what they are
   in primitives, `numbers` and `storages` what is known of a tensor; `simplify` shortens the list. A missing operation: `lowering`, else `primitives`

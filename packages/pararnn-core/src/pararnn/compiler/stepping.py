@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from pararnn.compiler.catalogue import Compiled, compiled
 from pararnn.compiler.engine import Engine
+from pararnn.compiler.engines import ENGINES, engine_named
 from pararnn.errors import BackendError, ConfigError
 from pararnn.selection import Request
 from pararnn.solver import drive as drives
@@ -19,7 +19,6 @@ from pararnn.solver.config import NewtonConfig
 from pararnn.solver.problem import Problem
 from pararnn.structures.diagonal import Diagonal
 
-ENGINES = {"triton": "pararnn.compiler.gpu.backend:engine", "native": "pararnn.compiler.native.backend:engine"}
 # A decoder is made for many steps, so `auto` compiles for one where a single solve would not be worth it.
 AUTO = {"cuda": "triton", "cpu": "native"}
 
@@ -84,7 +83,7 @@ class CellStep:
         if name not in ENGINES:
             self.obstacles = (f"{'its device has no engine' if asked == 'auto' else f'NewtonConfig(backend={asked!r}) names no engine'}",)
             return None
-        engine: Engine = pkgutil.resolve_name(ENGINES[name])()
+        engine = engine_named(name)
         found = engine.reasons(Request.of("solve", device=problem.initial.device, dtype=problem.initial.dtype))
         if problem.structure is not Diagonal:
             found += (f"engines compile channelwise steps, whose structure is Diagonal; this one is {problem.structure.__name__}",)

@@ -1,7 +1,8 @@
 """How the gradients of a solve are computed on a GPU: by which kernels, and how they are cut; chosen from sizes alone, whatever the solve did.
 
-The numbers are those of an H200 with the step of ParaCfC in single precision. A walk takes 7 ps for each step and channel where channels are many,
-and is taken to need 100 ns a step however few they are. Intervals take 12 ps, because all is read twice, and a few microseconds for more launches.
+The numbers follow an H200 with the step of a gated cell in single precision; the bounds between the ways are partly estimated. A walk takes 7 ps
+for each step and channel where channels are many, and is taken to need 100 ns a step however few they are. Intervals take 12 ps, because all is read
+twice, and a few microseconds for more launches.
 """
 
 from __future__ import annotations
