@@ -26,10 +26,11 @@ nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "types", "tests", "matrix", "integration", "docs"]
+nox.options.sessions = ["lint", "types", "tests", "matrix", "kernels", "integration", "docs"]
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = "constraints.txt"
+OLDEST_TORCH = "torch==2.11.0"
 PREFIX = "pararnn-"
 FAMILIES = sorted(path.parent.name.removeprefix(PREFIX) for path in Path("packages").glob("*/pyproject.toml") if path.parent.name != "pararnn-core")
 PACKAGES = ["core", *FAMILIES]
@@ -93,6 +94,21 @@ def matrix(session: nox.Session, backend: str) -> None:
             )
     else:
         run_pytest(session, "packages", "tests", "-m", "not integration", "--require-backend", name)
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Compile every kernel of the core for a GPU, without one: Triton's interpreter takes much that its compiler does not."""
+    install(session, *TEST_TOOLS, "triton", *editable("core"))
+    run_pytest(session, "packages/pararnn-core/tests/compiler/gpu/test_kernels_compile.py")
+
+
+@nox.session
+def oldest(session: nox.Session) -> None:
+    """Test the core and its compiled cells with the oldest torch that they promise to work with; not part of `nox`."""
+    install(session, *TEST_TOOLS, "numpy", *editable("core", "cfc"))
+    install(session, OLDEST_TORCH, constraints=())
+    run_pytest(session, "packages/pararnn-core/tests", "packages/pararnn-cfc/tests", "-m", "not gpu and not integration")
 
 
 @nox.session
@@ -178,16 +194,16 @@ def run_pytest(session: nox.Session, *arguments: str, env: dict[str, str] | None
     session.run("pytest", "-n", "2", *arguments, *session.posargs, env={**ONE_THREAD, **(env or {})})
 
 
-def install(session: nox.Session, *arguments: str) -> None:
+def install(session: nox.Session, *arguments: str, constraints: tuple[str, ...] = ("-c", CONSTRAINTS)) -> None:
     """Install under the constraints, from where this machine has its packages."""
     sources = ["--extra-index-url", index] if (index := torch_index()) else []
     if session.venv_backend != "uv":
-        session.install("-c", CONSTRAINTS, *sources, *arguments, env={"PIP_BUILD_CONSTRAINT": CONSTRAINTS})
+        session.install(*constraints, *sources, *arguments, env={"PIP_BUILD_CONSTRAINT": CONSTRAINTS})
         return
     if index:
         # uv would take every package that the index happens to mirror from there; pip, and so the constraints, mean the best of all indexes.
         sources += ["--index-strategy", "unsafe-best-match"]
-    session.install("-c", CONSTRAINTS, "-b", CONSTRAINTS, *sources, *arguments, env=uv_environment())
+    session.install(*constraints, "-b", CONSTRAINTS, *sources, *arguments, env=uv_environment())
 
 
 @functools.cache

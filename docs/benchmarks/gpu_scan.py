@@ -4,9 +4,10 @@
 
 Single precision. Every contestant runs as a CUDA graph under `triton.testing.do_bench`, which clears the cache between runs; medians of three rounds,
 in each of which all contestants of a shape run in turn. The limit is what a copy of 8 GiB reaches in the same run, over the bytes that must be moved:
-12 an element forward (two read, one written), 20 more backward (maps, states and gradient read, two gradients written). Peers get their own
-layout, `(B, D, T)` contiguous, and are left out where they do not support a shape. `--sweep` tries other sizes of tiles. Kernels are compiled
-before, in `--processes` processes. Blocks of 2 x 2 are measured at shapes of their own, `D` of them channels, in the same way.
+12 an element forward (two read, one written), 20 more backward (maps, states and gradient read, two gradients written). A product of maps and terms,
+number by number, shows how much of that is reached without a scan: at small shapes the launch counts, and that the cleared cache is written back.
+Peers get their own layout, `(B, D, T)` contiguous, and are left out where they do not support a shape. `--sweep` tries other sizes of tiles. Kernels
+are compiled before, in `--processes` processes. Blocks of 2 x 2 are measured at shapes of their own, `D` of them channels, in the same way.
 Errors are those of the first channels against plain PyTorch in double precision, relative to the largest state.
 """
 
@@ -29,7 +30,7 @@ from triton.testing import do_bench
 
 from pararnn import Diagonal, scan
 from pararnn.scans import triton_diagonal
-from pararnn.scans.launches import Launch, in_tiles, launch_for, streaming, walking
+from pararnn.scans.launches import Launch, in_chain, in_tiles, launch_for, streaming, walking
 from pararnn.scans.triton_memory import processors
 from pararnn.structures.block_diagonal import BlockDiagonal
 
@@ -155,13 +156,20 @@ def sweep_of() -> dict[str, Kernel]:
     walks = [Launch(variant="walk", block_time=time) for time in (8, 16)]
     caps = [(32, 96), (32, 112), (32, 128), (64, 128), (64, 168), (64, 208)]
     tiles = [Launch(variant="tiles", block_time=time, registers=registers) for time, registers in caps]
-    return {" ".join(f"{key}={value}" for key, value in asdict(launch).items()): always(launch) for launch in (*streams, *walks, *tiles)}
+    # Warps, steps of each, tiles of a link, and registers.
+    links = [(4, 64, 16, 168), (4, 64, 32, 168), (4, 32, 16, 96), (4, 32, 32, 128), (8, 32, 16, 96), (8, 64, 16, 168)]
+    chains = [
+        Launch(variant="chain", block_time=warps * height, groups=warps, group=link, registers=registers, warps=warps)
+        for warps, height, link, registers in links
+    ]
+    return {" ".join(f"{key}={value}" for key, value in asdict(launch).items()): always(launch) for launch in (*streams, *walks, *chains, *tiles)}
 
 
-def launches(sweep: bool) -> dict[str, Kernel]:
+def launches(length: int, sweep: bool) -> dict[str, Kernel]:
     kernels = {
         "stream": lambda costate: streaming(itemsize=4, costate=costate),
         "walk": always(walking(itemsize=4)),
+        "chain": lambda costate: in_chain(length, itemsize=4, costate=costate),
         "tiles": always(in_tiles(itemsize=4)),
     }
     return kernels | (sweep_of() if sweep else {})
@@ -189,7 +197,8 @@ def compiled(job: tuple[tuple[int, int, int], bool, list[str]]) -> str:
 
 def everybody(shape: tuple[int, int, int], sweep: bool, without: list[str]) -> dict[str, dict[str, Run]]:
     tensors = inputs(shape)
-    contestants = {name: ours(*tensors, launch) for name, launch in launches(sweep).items()}
+    contestants: dict[str, dict[str, Run]] = {name: ours(*tensors, launch) for name, launch in launches(shape[1], sweep).items()}
+    contestants["maps * terms"] = {"forward": lambda: torch.mul(tensors[0].detach(), tensors[1].detach())}
     return contestants | {name: peer(function, *tensors) for name, function in peers(without).items()}
 
 
@@ -223,6 +232,8 @@ def measured(contestants: dict[str, dict[str, Run]], what: Iterable[str]) -> dic
     for kind in what:
         graphs, pool = {}, torch.cuda.graph_pool_handle()
         for name, runs in contestants.items():
+            if kind not in runs:
+                continue
             try:
                 graphs[name] = graphed(runs[kind], pool)
             except Exception as failure:
@@ -253,7 +264,8 @@ def main() -> None:
                 print(failure)
     speed = copy_speed()
     print(f"{torch.cuda.get_device_name()}, copy {speed / 1e6:.2f} TB/s", flush=True)
-    rows = []
+    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__, "copy_tb_per_s": speed / 1e6}
+    rows: list[dict[str, object]] = []
     for shape in arguments.shapes:
         contestants = everybody(shape, arguments.sweep, arguments.without)
         rows += reported(shape, contestants, speed, (FORWARD_BYTES, BOTH_BYTES))
@@ -261,15 +273,20 @@ def main() -> None:
         for row in rows[-len(contestants) :]:
             row["aims"] = AIMS.get(shape)
             row["chosen"] = row["name"] == chosen(shape)
-            if row["name"] in launches(arguments.sweep):
-                row["error"] = error_of(contestants[row["name"]]["forward"](), maps, terms)
+            if row["name"] in launches(shape[1], arguments.sweep):
+                row["error"] = error_of(contestants[str(row["name"])]["forward"](), maps, terms)
         del contestants, maps, terms
         torch.cuda.empty_cache()
+        save(rows, facts, arguments.json)
     for shape in BLOCK_SHAPES:
         rows += reported(shape, blocks(shape), speed, (BLOCK_FORWARD_BYTES, BLOCK_BOTH_BYTES))
-    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__, "copy_tb_per_s": speed / 1e6}
-    arguments.json.write_text(json.dumps(facts | {"missing": MISSING, "rows": rows}, indent=2) + "\n")
-    arguments.json.with_suffix(".md").write_text(table(rows, facts))
+    save(rows, facts, arguments.json)
+
+
+def save(rows: list[dict[str, object]], facts: dict[str, object], target: Path) -> None:
+    """What is measured so far, as numbers and as a table."""
+    target.write_text(json.dumps(facts | {"missing": MISSING, "rows": rows}, indent=2) + "\n")
+    target.with_suffix(".md").write_text(table(rows, facts))
 
 
 def reported(shape: tuple[int, int, int], contestants: dict[str, dict[str, Run]], speed: float, counts: tuple[int, int]) -> list[dict[str, object]]:

@@ -68,7 +68,7 @@ def test_blocks_give_what_the_whole_gives(cut, dtype, engine, monkeypatch):
     monkeypatch.setattr(fused, "setting", lambda question: small_blocks(make(question), *cut))
     blocks = solved(cell, x, FUSED, h0=start)
     assert len(engine.calls) == 2 + 2 * math.ceil(5 / cut[0]) * math.ceil(64 / cut[1])
-    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 4e-2}[dtype]
     torch.testing.assert_close(blocks, whole, rtol=tolerance, atol=tolerance)
 
 

@@ -47,10 +47,18 @@ def test_samples_give_what_their_projections_give(features, biased):
     torch.testing.assert_close(of_start, truth)
 
 
+def test_samples_are_next_to_each_other_however_the_input_lies():
+    x = samples(2, 7, 3).transpose(0, 2).contiguous().transpose(0, 2)
+    columns = fused_inside.operands(x, torch.randn(10, 3, dtype=torch.float64), ())[:4]
+    assert [one.data_ptr() - columns[0].data_ptr() for one in columns] == [0, 8, 16, 24]
+    torch.testing.assert_close(torch.cat(columns, dim=-1), x)
+
+
 @pytest.fixture
 def streamed(monkeypatch):
-    """However few lanes there are, kernels that walk project by themselves."""
+    """However few lanes and states there are, kernels that walk, and those of gradients, project by themselves."""
     monkeypatch.setattr(fused_setting, "STREAMED", 1)
+    monkeypatch.setattr(fused_setting, "MANY_STATES", 1)
     fused_setting.setting.cache_clear()
     yield
     fused_setting.setting.cache_clear()
@@ -61,7 +69,8 @@ def streamed(monkeypatch):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), pytest.param(torch.bfloat16, 5e-2, marks=pytest.mark.gpu)], ids=["float32", "bfloat16"]
 )
-def test_kernels_that_project_equal_the_plain_solver(streamed, place, needs_samples, dtype, tolerance):
+@pytest.mark.parametrize("interval", [19, 5], ids=["walked", "parallel"])
+def test_kernels_that_project_equal_the_plain_solver(streamed, place, needs_samples, dtype, tolerance, interval):
     cell = ParaCfC(4, 33, dtype=dtype)
     with torch.no_grad():
         cell.u[::3] = 0.7
@@ -70,7 +79,7 @@ def test_kernels_that_project_equal_the_plain_solver(streamed, place, needs_samp
     x = samples(2, 19, 3).to(dtype)
     found = []
     for each, given, config in (
-        (cell.to(place), x.to(place), NewtonConfig(backend="triton", interval=19)),
+        (cell.to(place), x.to(place), NewtonConfig(backend="triton", interval=interval)),
         (exact, x.double(), NewtonConfig(backend="torch")),
     ):
         given = given.clone().requires_grad_(needs_samples)

@@ -5,32 +5,31 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pararnn.compiler.gpu.backend import reasons as gpu_reasons
 from pararnn.compiler.native.backend import reasons as cpu_reasons
 from pararnn.compiler.record import Record
-from pararnn.scans.segments import Offsets, as_offsets
+from pararnn.scans.segments import Offsets, as_offsets, on_device
 from pararnn.selection import Request
-from pararnn.solver.api import cell_problem, run
+from pararnn.solver.api import SHORT_CUTS, cell_problem, run
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.graphs import REASON
 from pararnn.solver.planner import Plan
 from pararnn.solver.result import SolveResult
 from pararnn.solver.truth import is_finite
+from pararnn_cfc import fused_again as again
 from pararnn_cfc.fused_gradients import attached
 from pararnn_cfc.fused_op import AUTO, PARALLEL, newton_cfc_fused, question
-from pararnn_cfc.fused_passes import Sources
 from pararnn_cfc.fused_setting import setting
+from pararnn_cfc.fused_sources import Sources, fit, weights_of
+from pararnn_cfc.fused_start import zeros
+from pararnn_cfc.fused_step import step
+from pararnn_cfc.parallel import ParaCfC
 from pararnn_cfc.time_gaps import checked
-
-if TYPE_CHECKING:
-    from pararnn_cfc.parallel import ParaCfC
-
-PLAIN = (Tensor, nn.Parameter)
 
 
 def triton_reasons(request: Request) -> tuple[str, ...]:
@@ -75,6 +74,9 @@ def solve_native(
 
 
 solve_triton.takes_inputs = True  # type: ignore[attr-defined]
+solve_triton.step = step  # type: ignore[attr-defined]
+SHORT_CUTS[ParaCfC] = again.solve
+INITIAL_STATE = ParaCfC.initial_state
 solve_native.takes_inputs = True  # type: ignore[attr-defined]
 
 
@@ -89,16 +91,18 @@ def solve(
         InputError: on a CPU, a time gap is NaN or negative, or the states are not finite because the inputs are not.
         ShapeError, DTypeError: inputs that do not fit.
     """
-    layer, start, dtype, compiling = cell.W_x, h0, cell._state_dtype, torch.compiler.is_compiling()
+    start, compiling = h0, torch.compiler.is_compiling()
+    dtype, weight, bias, u = cell._state_dtype, *weights_of(cell)
     # A compiled graph holds no lengths; its operator looks at them.
     ends = None if cu_seqlens is None or compiling else as_offsets(cu_seqlens, x.shape[1])
     sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     if start is None:
-        start = cell.initial_state(sequences)
+        starts_at_zero = not compiling and type(cell).initial_state is INITIAL_STATE and "initial_state" not in cell.__dict__
+        start = zeros(sequences, cell.d_h, dtype, u.device) if starts_at_zero else cell.initial_state(sequences)
     elif isinstance(start, Tensor) and start.is_floating_point():
         start = start.to(dtype)
-    sources = Sources(x, layer.weight, layer.bias, cell.u, start)
-    if not _fit(cell, sources, sequences, dtype, packed=cu_seqlens is not None) or (guess is not None and guess.shape != (*x.shape[:2], cell.d_h)):
+    sources = Sources(x, weight, bias, u, start)
+    if not fit(cell, sources, sequences, dtype, packed=cu_seqlens is not None) or (guess is not None and guess.shape != (*x.shape[:2], cell.d_h)):
         # It says what does not fit, and serves the rest.
         result: SolveResult = run(cell_problem(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess), config)
         return result
@@ -107,8 +111,10 @@ def solve(
     if x.device.type == "cpu" and not float(x.detach()[..., -1].amin()) >= 0:
         checked(x[..., -1:])
     chosen = setting(question(sources, ends, engine, cell.max_recurrent_norm, config.interval, config.tolerances(dtype), config.max_iters or 0))
-    offsets = None if cu_seqlens is None else cu_seqlens.to(x.device, torch.int64).contiguous()
+    offsets = None if ends is None else on_device(ends, x.device)
     states, record = attached(chosen, sources, offsets)
+    if engine == "triton" and x.device.type in again.DEVICES and cu_seqlens is None and guess is None:
+        again.remember(cell, sources, config, h0, chosen)
     result = SolveResult.deferred(Record(chosen.plan, states, start, record, ends), states=states, plan=chosen.plan, backend=engine)
     if x.device.type == "cpu" and not _ends_finite(states, ends):
         is_finite(cell_problem(cell, x, config, h0=h0, cu_seqlens=cu_seqlens), states)
@@ -132,29 +138,6 @@ def _in_graph(engine: str, cell: ParaCfC, sources: Sources, config: NewtonConfig
     return SolveResult.deferred(source, states=states, final=final, plan=plan, backend=engine)
 
 
-def _fit(cell: ParaCfC, sources: Sources, sequences: int, dtype: torch.dtype, *, packed: bool) -> bool:
-    """Whether the sources are plain tensors of the shapes, dtypes and device that they should have, and there is something to solve."""
-    x, weight, bias, u, initial = sources
-    own, state, device = x.dtype, cell.d_h, x.device
-    return (
-        type(x) in PLAIN
-        and type(weight) in PLAIN
-        and type(u) in PLAIN
-        and type(initial) in PLAIN
-        and own == weight.dtype == u.dtype
-        and dtype == initial.dtype
-        and device == weight.device == u.device == initial.device
-        and x.shape[2] == cell.d_in
-        and weight.shape == (2 * state, cell.d_in - 1)
-        and u.shape == (state,)
-        and initial.shape == (sequences, state)
-        and (bias is None or (type(bias) in PLAIN and bias.dtype == own and bias.device == device and bias.shape == (2 * state,)))
-        and own.is_floating_point
-        and x.numel() > 0
-        and (not packed or x.shape[0] == 1)
-    )
-
-
 def _ends_finite(states: Tensor, ends: Offsets | None) -> bool:
     """Whether the last states are finite: whatever is not stays so to the end of its sequence."""
     states = states.detach()
@@ -163,8 +146,6 @@ def _ends_finite(states: Tensor, ends: Offsets | None) -> bool:
 
 
 def _probe(engine: str, reasons: Callable[[Request], tuple[str, ...]], device: str) -> tuple[str, ...] | None:
-    from pararnn_cfc.parallel import ParaCfC
-
     if found := reasons(Request.of("cfc/newton", device=device, options={"named": True})):
         return found
     for interval in (8, 70):

@@ -17,6 +17,7 @@ from torch import Tensor
 from pararnn.compiler.program import Expression, Kind, Operation, Program, Value
 from pararnn.compiler.simplify import without_dead
 from pararnn_cfc.fused_program import program
+from pararnn_cfc.fused_sources import Sources, constants_of
 
 # Every feature takes registers for the rows that are read ahead, for two weights, and for two sums of gradients.
 MOST_FEATURES = 10
@@ -29,27 +30,54 @@ def program_inside(dtype: torch.dtype, bound: float | None, features: int, *, gu
     outside = program(dtype, bound, guarded=guarded, biased=biased)
     kinds = (*(Kind.STEP for _ in range(features)), *outside.kinds[2:], *(Kind.CHANNEL for _ in range(2 * features)))
     value, advance = (_projected(expression, features, len(outside.kinds)) for expression in (outside.value, outside.advance))
-    return replace(outside, kinds=kinds, value=value, advance=advance, pull=_pulled(outside.pull, features, len(outside.kinds)))
+    pull = _pulled(outside.pull, features, len(outside.kinds))
+    return replace(outside, kinds=kinds, value=value, advance=advance, pull=pull, together=features + 1)
 
 
 def operands(x: Tensor, weight: Tensor, constants: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The operands for samples `x` `(batch, time, features + 1)`, the weight `(2 state, features)`, and the constants of the other program."""
-    *features, elapsed = x.unsqueeze(-1).unbind(2)
+    *features, elapsed = _columns(x)
     # Those of a feature next to each other along the channels, in one launch.
-    return (*features, elapsed, *constants, *_rows(weight).unbind(0))
+    return (*features, elapsed, *constants, *rows_of(weight).unbind(0))
 
 
-def weight_gradient(rows: Sequence[Tensor], weight: Tensor) -> Tensor:
-    """The gradient of the weight from those of its rows as `operands` gives them."""
-    features = weight.shape[1]
-    found = torch.stack([*rows]).view(features, 2, weight.shape[0] // 2)
+def views_of(sources: Sources, across: Tensor) -> tuple[Tensor, ...]:
+    """The same, with the weights as `rows_of` gives them."""
+    *features, elapsed = _columns(sources.x)
+    return (*features, elapsed, *constants_of(sources), *across.unbind(0))
+
+
+def addresses_of(sources: Sources, across: Tensor) -> tuple[int, ...] | None:
+    """Where `views_of` gives views of; None where that does not lie as it did at the first solve."""
+    x, _, bias, u, initial = sources
+    at, recurrent, weights = x.data_ptr(), u.data_ptr(), across.data_ptr()
+    together, is_plain = at | recurrent | weights | initial.data_ptr(), x.is_contiguous() and u.is_contiguous()
+    biases: tuple[int, ...] = ()
+    if bias is not None:
+        biases = bias.data_ptr(), bias.data_ptr() + bias.shape[0] // 2 * bias.itemsize
+        together, is_plain = together | biases[0], is_plain and bias.is_contiguous()
+    if not is_plain or together & 15:
+        return None
+    row = across.shape[1] * across.itemsize
+    features, rows = range(at, at + x.shape[2] * x.itemsize, x.itemsize), range(weights, weights + across.shape[0] * row, row)
+    return (*features, recurrent, *biases, *rows)
+
+
+def weight_gradient(rows: Tensor | Sequence[Tensor], weight: Tensor) -> Tensor:
+    """The gradient of the weight from those of its rows as `rows_of` gives them."""
+    found = (rows if isinstance(rows, Tensor) else torch.stack([*rows])).view(weight.shape[1], 2, weight.shape[0] // 2)
     return found.permute(1, 2, 0).reshape(weight.shape).to(weight.dtype)
 
 
-def _rows(weight: Tensor) -> Tensor:
+def rows_of(weight: Tensor) -> Tensor:
     """For each feature the weights of the rate, then those of the candidate, `(2 features, state)`."""
     state, features = weight.shape[0] // 2, weight.shape[1]
     return weight.view(2, state, features).permute(2, 0, 1).contiguous().view(2 * features, state)
+
+
+def _columns(x: Tensor) -> tuple[Tensor, ...]:
+    """The features and the gap `(batch, time, 1)` each, next to each other in memory, as the program says."""
+    return (x if x.stride(2) == 1 else x.contiguous()).unsqueeze(-1).unbind(2)
 
 
 def _names(features: int, before: int) -> dict[Value, Value]:

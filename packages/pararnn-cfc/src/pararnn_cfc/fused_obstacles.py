@@ -24,14 +24,15 @@ def obstacles(cell: ParaCfC, own: tuple[Any, ...]) -> tuple[str, ...]:
     found: list[str] = []
     if cell.gate_mix != "input":
         found.append(f"it computes gate_mix='input', and this cell has gate_mix={cell.gate_mix!r}")
-    kind = type(cell)
+    kind, compiling = type(cell), torch.compiler.is_compiling()
     changed: list[str] = []
     # A compiler that looks on cannot follow the shortcut.
-    if torch.compiler.is_compiling() or members_of(kind) != own or not NAMES.isdisjoint(cell.__dict__):
+    if compiling or members_of(kind) != own or not NAMES.isdisjoint(cell.__dict__):
         changed = [name for name, member in zip(MEMBERS, own, strict=True) if getattr(kind, name) is not member or name in cell.__dict__]
     if changed or hasattr(kind, "jacobian"):
         found.append(f"{kind.__name__} has its own {', '.join(changed or ('jacobian',))}, and kernels compute those of ParaCfC")
-    layer = cell.W_x
+    # Attributes of modules are slow to look up, and this is asked at each solve.
+    layer: Any = cell.W_x if compiling else cell._modules["W_x"]
     if not is_plain(layer):
         found.append(f"W_x is a {type(layer).__name__} with its own forward, and kernels read the weight of a plain Linear layer")
     elif layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks or modules._has_any_global_hook():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -10,13 +9,16 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from pararnn.compiler.native.layout import alone
 from pararnn.compiler.solving import ADVICE
 from pararnn.errors import DifferentiationError
-from pararnn.scans.segments import Offsets, as_offsets
+from pararnn.scans.segments import Offsets, as_offsets, on_device
 from pararnn.solver.config import DEFAULT_TOLERANCES
 from pararnn_cfc.fused_inside import MOST_FEATURES
-from pararnn_cfc.fused_passes import Needs, Sources, gradients, solve
+from pararnn_cfc.fused_passes import gradients, solve
+from pararnn_cfc.fused_program import rounded
 from pararnn_cfc.fused_setting import Question, Setting, setting
+from pararnn_cfc.fused_sources import Needs, Sources
 
 Interval: TypeAlias = int | Literal["auto", "parallel"]
 # An operator takes numbers.
@@ -130,7 +132,7 @@ def _setting(
     usual = DEFAULT_TOLERANCES[sources.initial.dtype]
     tolerances = tuple(default if given < 0 else given for given, default in zip((absolute, relative), usual, strict=True))
     chosen = setting(question(sources, ends, engine, bound, WORDS.get(interval, interval), tolerances, sweeps))
-    return chosen, None if cu_seqlens is None else cu_seqlens.to(sources.x.device, torch.int64).contiguous()
+    return chosen, None if ends is None else on_device(ends, sources.x.device)
 
 
 def question(
@@ -145,10 +147,9 @@ def question(
         device=sources.x.device.type,
         dtype=sources.initial.dtype,
         projected=sources.x.dtype,
-        bound=None if bound is None else _rounded(bound, sources.u.dtype),
+        bound=None if bound is None else rounded(bound, sources.u.dtype),
         biased=sources.bias is not None,
-        # A CPU keeps projections in its cache, and double precision would need more registers than there are.
-        features=width - 1 if engine == "triton" and width <= MOST_FEATURES + 1 and sources.initial.dtype == torch.float32 else 0,
+        features=width - 1 if width <= MOST_FEATURES + 1 and _project(engine, sources.initial) else 0,
         rows=rows,
         length=length,
         state=state,
@@ -163,7 +164,7 @@ def question(
     )
 
 
-@functools.cache
-def _rounded(bound: float, dtype: torch.dtype) -> float:
-    """`bound` as a clip in `dtype` has it."""
-    return float(torch.tensor(bound, dtype=dtype))
+def _project(engine: str, initial: Tensor) -> bool:
+    """Whether kernels for such states can make few projections by themselves; in double precision there are too few registers."""
+    # In C where a feature is read once for all channels.
+    return initial.dtype == torch.float32 and (engine == "triton" or (engine == "native" and alone(initial.shape[1], initial.itemsize)))

@@ -1,13 +1,14 @@
 """The two passes of a fused solve, on numbers: projections by one matrix product, everything else in the kernels of an engine.
 
 Nothing of the size of the states outlives the forward pass but the states: the backward pass projects again, and the gradients of the projections
-are written over them. On a CPU both go block by block, so that the projections stay in a cache.
+are written over them. On a CPU both go block by block, so that the projections stay in a cache. Where features are few, kernels project by
+themselves.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,44 +18,25 @@ from pararnn.compiler.native.memory import room
 from pararnn.solver.planner import Plan
 from pararnn_cfc import fused_inside as inside
 from pararnn_cfc.fused_setting import Block, Setting
-
-
-class Sources(NamedTuple):
-    """What the states follow from: samples `(batch, time, d_in)`, projection `(2 state, d_in - 1)`, bias, `u` `(state,)`, `(sequences, state)`."""
-
-    x: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    u: Tensor
-    initial: Tensor
-
-
-class Needs(NamedTuple):
-    """Of which sources gradients are wanted."""
-
-    x: bool
-    weight: bool
-    bias: bool
-    u: bool
-    initial: bool
+from pararnn_cfc.fused_sources import Needs, Sources, constants_of, features_of, projections_of
 
 
 def solve(setting: Setting, sources: Sources, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
     """States `(batch, time, state)`, and the record of the engine."""
-    x, weight, bias, u, initial = sources
-    constants = _constants(u, bias)
+    x, weight, initial = sources.x, sources.weight, sources.initial
+    constants = constants_of(sources)
     engine, program, tolerance = setting.engine, setting.program, setting.tolerance
     if setting.inside is not None:
         return engine.solve(setting.inside, inside.operands(x, weight, constants), initial, offsets=offsets, plan=setting.plan, tolerance=tolerance)
     if len(setting.blocks) == 1:
-        operands = (*_projections(x, torch.mm(_features(x), weight.t())), *constants)
+        operands = (*projections_of(x, torch.mm(features_of(x), weight.t())), *constants)
         return engine.solve(program, operands, initial, offsets=offsets, plan=setting.plan, tolerance=tolerance)
     states = room((*x.shape[:2], initial.shape[1]), initial.dtype)
     across, memory, records = weight.t().contiguous(), _memory(setting.blocks, x, weight), []
     for rows, start, stop, plan in setting.blocks:
         samples = x[rows, start:stop]
         before = states[rows, start - 1] if start else initial[rows]
-        operands = (*_projections(samples, _product(_features(samples), across, memory)), *constants)
+        operands = (*projections_of(samples, _product(features_of(samples), across, memory)), *constants)
         part, record = engine.solve(program, operands, before, offsets=None, plan=plan, tolerance=tolerance)
         states[rows, start:stop] = part
         records.append(record)
@@ -71,7 +53,7 @@ def _joined(records: list[Tensor], blocks: tuple[Block, ...]) -> Tensor:
 def gradients(setting: Setting, grad: Tensor, states: Tensor, sources: Sources, offsets: Tensor | None, needs: Needs) -> tuple[Tensor | None, ...]:
     """The gradients of the sources, None where they are not needed, from the gradient `grad` of the states."""
     x, initial, blocks = sources.x, sources.initial, setting.blocks
-    if setting.inside is not None and not needs.x:
+    if setting.inside_backward is not None and not needs.x:
         return _gradients_inside(setting, grad, states, sources, offsets, needs)
     part = _Backward(setting, sources, needs)
     if len(blocks) == 1:
@@ -99,11 +81,11 @@ def _gradients_inside(
     setting: Setting, grad: Tensor, states: Tensor, sources: Sources, offsets: Tensor | None, needs: Needs
 ) -> tuple[Tensor | None, ...]:
     """The gradients by all but the samples, which would have to be summed over the channels step by step."""
-    x, weight, bias, u, initial = sources
-    constants, features = _constants(u, bias), weight.shape[1]
+    x, weight, u, initial = sources.x, sources.weight, sources.u, sources.initial
+    constants, features = constants_of(sources), weight.shape[1]
     of_bias = [needs.bias for _ in constants[1:]]
     found = setting.engine.backward(
-        setting.inside or setting.program,
+        setting.inside_backward or setting.program,
         grad,
         states,
         inside.operands(x, weight, constants),
@@ -128,7 +110,7 @@ class _Backward:
 
     def __init__(self, setting: Setting, sources: Sources, needs: Needs) -> None:
         self.setting, self.sources, self.needs = setting, sources, needs
-        self.constants = _constants(sources.u, sources.bias)
+        self.constants = constants_of(sources)
         if len(setting.blocks) > 1:
             # Engines give gradients in the dtype of the operand; sums over blocks are made in that of the states.
             self.constants = tuple(constant.to(sources.initial.dtype) for constant in self.constants)
@@ -152,9 +134,9 @@ class _Backward:
     ) -> Tensor | None:
         """Go through a block, write the gradient of its samples to `of_x`, and give that of the states before it."""
         needs, weight = self.needs, self.sources.weight
-        rows = _features(x)
+        rows = features_of(x)
         wx = _product(rows, weight.t(), self.memory)
-        rate, candidate, elapsed = _projections(x, wx)
+        rate, candidate, elapsed = projections_of(x, wx)
         _, _, of_gap, *of_constants, of_initial = self.setting.engine.backward(
             self.setting.program,
             grad,
@@ -170,7 +152,7 @@ class _Backward:
             self._add_product(rows, wx)
         if of_x is not None and of_gap is not None:
             if _is_flat(of_x):
-                torch.mm(wx, weight, out=_features(of_x))
+                torch.mm(wx, weight, out=features_of(of_x))
             else:
                 of_x[..., :-1] = torch.mm(wx, weight).view(*x.shape[:2], -1)
             of_x[..., -1:].copy_(of_gap)
@@ -210,34 +192,13 @@ def _led_back(grad: Tensor, weight: Tensor, bound: float | None) -> Tensor:
     return kept
 
 
-def _features(samples: Tensor) -> Tensor:
-    """The features `(batch * time, d_in - 1)`, a view where memory allows."""
-    batch, time, width = samples.shape
-    if samples.is_contiguous():
-        # In one step instead of three: small solves are bound by such steps.
-        return samples.as_strided((batch * time, width - 1), (width, 1))
-    return samples.flatten(0, 1)[:, :-1]
-
-
 def _is_flat(samples: Tensor) -> bool:
     """Whether memory allows."""
     return samples.shape[0] == 1 or samples.stride(0) == samples.shape[1] * samples.stride(1)
 
 
-def _projections(samples: Tensor, wx: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rate and candidate `(batch, time, state)`, views of `wx`, and the gaps `(batch, time, 1)`."""
-    batch, time, _ = samples.shape
-    both = wx.shape[1]
-    size, strides, start = (batch, time, both // 2), (time * both, both, 1), wx.storage_offset()
-    return wx.as_strided(size, strides, start), wx.as_strided(size, strides, start + both // 2), samples[..., -1:]
-
-
 def _product(rows: Tensor, across: Tensor, memory: Tensor | None) -> Tensor:
     return torch.mm(rows, across) if memory is None else torch.mm(rows, across, out=memory[: len(rows)])
-
-
-def _constants(u: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
-    return (u,) if bias is None else (u, *bias.chunk(2))
 
 
 def _memory(blocks: tuple[Block, ...], x: Tensor, weight: Tensor) -> Tensor | None:

@@ -41,8 +41,7 @@ def step(state: Tensor, drive: Projections) -> Tensor:
 def guarded_step(state: Tensor, drive: Projections) -> Tensor:
     """The next state; NaN after a gap that is NaN or negative, for devices that nobody waits for, so that nobody can be told."""
     gap = drive.elapsed.clamp(SHORTEST, torch.finfo(drive.elapsed.dtype).max)
-    # The root of a negative number is NaN; detached, because its slope at zero is infinite and would spoil gradients that are not its own.
-    return _move(state, drive, torch.where(drive.elapsed >= 0, gap, torch.sqrt(drive.elapsed.detach())))
+    return _move(state, drive, torch.where(drive.elapsed >= 0, gap, torch.nan))
 
 
 def _move(state: Tensor, drive: Projections, gap: Tensor) -> Tensor:
@@ -61,6 +60,12 @@ def program(dtype: torch.dtype, bound: float | None, *, guarded: bool, biased: b
     biases = (channel.clone(), channel.clone()) if biased else ()
     traced = trace(guarded_step if guarded else step, row, Projections(row.clone(), row.clone(), torch.ones(1, 1, dtype=dtype), channel, *biases), {})
     return traced.program if bound is None else _limited(traced.program, bound)
+
+
+@functools.cache
+def rounded(bound: float, dtype: torch.dtype) -> float:
+    """`bound` as a clip in `dtype` has it."""
+    return float(torch.tensor(bound, dtype=dtype))
 
 
 def _limited(free: Program, bound: float) -> Program:

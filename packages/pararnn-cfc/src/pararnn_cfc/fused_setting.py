@@ -18,8 +18,8 @@ from pararnn_cfc.fused_program import program
 
 # Bytes of projections that a thread of a CPU works on at once: they stay in its cache, which is worth several times the product that makes them.
 CACHED = 1 << 21
-# Lanes from which on kernels walk in both directions: there they project by themselves, if they can.
-STREAMED = 10560
+# Lanes from which on kernels that walk project by themselves, if they can; and states in all from which on the kernels of the gradients do.
+STREAMED, MANY_STATES = 10560, 1 << 20
 # Lanes that a thread has to have, and the least steps of a block in intervals of shooting.
 LANES, INTERVALS = 64, 16
 
@@ -81,7 +81,8 @@ class Setting:
 
     Attributes:
         engine, program, plan, tolerance: of the whole solve.
-        inside: the program that projects by itself; None where projections are made before.
+        inside: the program that projects by itself in the forward pass; None where projections are made before.
+        inside_backward: the same in the backward pass.
         bound: limit of the recurrent weights.
         blocks: what is worked on at once; those of the same rows follow each other, in order of time. On a GPU one, which is the whole.
     """
@@ -89,10 +90,16 @@ class Setting:
     engine: Engine
     program: Program
     inside: Program | None
+    inside_backward: Program | None
     plan: Plan
     tolerance: Tolerance
     bound: float | None
     blocks: tuple[Block, ...]
+
+    @functools.cached_property
+    def by_address(self) -> bool:
+        """Whether kernels are launched with addresses, as `fused_direct` does."""
+        return self.engine.name == "triton"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -110,13 +117,16 @@ def setting(question: Question) -> Setting:
     form = {"guarded": question.device != "cpu", "biased": question.biased}
     steps = program(question.dtype, question.bound, **form)
     plan = engine.plan(steps, work, question.interval)
-    is_streamed = plan.walks and work.sequences * work.state >= STREAMED
-    inside = program_inside(question.dtype, question.bound, question.features, **form) if question.features and is_streamed else None
+    # A single step is over before the weights would be laid out for it.
+    is_streamed = plan.walks and work.length > 1 and (question.engine == "native" or work.sequences * work.state >= STREAMED)
+    is_many = question.engine != "native" and work.rows * work.length * work.state >= MANY_STATES
+    inside = program_inside(question.dtype, question.bound, question.features, **form) if question.features and (is_streamed or is_many) else None
     is_whole = question.packed or question.device != "cpu"
     return Setting(
         engine=engine,
         program=steps,
-        inside=inside,
+        inside=inside if is_streamed else None,
+        inside_backward=inside,
         plan=plan,
         tolerance=Tolerance(absolute=question.absolute, relative=question.relative, sweeps=question.sweeps or max(1, min(plan.patience, LIMIT))),
         bound=question.bound,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pararnn.errors import ConfigError, DTypeError, ShapeError
+from pararnn.scans.api import HALF
 from pararnn.structures.diagonal import Diagonal
 from pararnn_cfc.clipping import clip
 from pararnn_cfc.fused_obstacles import members_of, obstacles
@@ -110,6 +111,11 @@ class ParaCfC(nn.Module):
         """Channels of the state."""
         return self.d_h
 
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """What states are kept in: the dtype of the weights, float32 for those of half precision."""
+        return self._state_dtype
+
     def extra_repr(self) -> str:
         """The arguments that made this cell."""
         return f"d_in={self.d_in}, d_h={self.d_h}, gate_mix={self.gate_mix!r}, max_recurrent_norm={self.max_recurrent_norm}"
@@ -181,7 +187,10 @@ class ParaCfC(nn.Module):
 
     @property
     def _state_dtype(self) -> torch.dtype:
-        return torch.float32 if self.u.dtype in (torch.float16, torch.bfloat16) else self.u.dtype
+        # It is asked at each solve, and attributes of modules are slow to look up; a compiler does so once.
+        u = None if torch.compiler.is_compiling() else self._parameters.get("u")
+        dtype = (self.u if u is None else u).dtype
+        return torch.float32 if dtype in HALF else dtype
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if not x.is_floating_point():

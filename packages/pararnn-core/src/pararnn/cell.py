@@ -19,8 +19,10 @@ Optional members, each used when present:
 - `guess(drive, initial) -> states`: a first trajectory `(batch, time, state)` for the parallel solve.
 - `newton_iters(length) -> int`: a first iteration budget; never a promise, convergence is checked.
 - `layer_above() -> cell` and `layer_above_input(output, x) -> x`: how `ParaRNN(cell, num_layers=n)` stacks the cell.
+- `state_dtype`: the dtype of the states, which are made for it where the cell does not say.
 - `solve_ops`: names of operations whose backends solve this very cell (fused kernels), asked before the general `solve`. One whose implementation
-  has `takes_inputs = True` gets `(cell, x, config, h0=..., cu_seqlens=..., guess=...)` before the drive is computed, any other the problem.
+  has `takes_inputs = True` gets `(cell, x, config, h0=..., cu_seqlens=..., guess=...)` before the drive is computed, any other the problem. It may
+  have a function `step(cell, x, state) -> bool` for decoding, which overwrites `state` `(batch, state)` from `x` `(batch, 1, input)`, or says no.
 - `solve_obstacles() -> tuple[str, ...]`: sentences why this very object is not what such kernels were made for (a hook, a replaced layer), empty
   where it is; the `reasons` of its backends find them in the request's option `obstacles`.
 """

@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from pararnn.cell import check_cell
 from pararnn.errors import CellError, ConfigError, DTypeError, ShapeError
 from pararnn.scans.api import HALF
-from pararnn.solver.api import cell_problem, solve_cell, walk_problem
+from pararnn.solver.api import cell_problem, solve_cell, step_cell, walk_problem
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.graphs import Form, choose
 from pararnn.solver.result import SolveResult
@@ -100,22 +100,26 @@ class ParaRNN(nn.Module):
         """
         if not isinstance(x, Tensor) or x.ndim != 3:
             raise ShapeError(f"x must be a tensor (batch, time, input), got {tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}")
-        if guesses is not None and len(guesses) != len(self.layers):
-            raise ShapeError(f"guesses holds {len(guesses)} tensors for {len(self.layers)} layers")
+        # Attributes of modules are slow to look up, and small solves are bound by that.
+        layers = self.layers
+        if guesses is not None and len(guesses) != len(layers):
+            raise ShapeError(f"guesses holds {len(guesses)} tensors for {len(layers)} layers")
         x = x if self.batch_first else x.transpose(0, 1)
-        starts = self._initial(h0)
+        starts = [None] * len(layers) if h0 is None else self._initial(h0)
         config = replace(self.config, interval="parallel") if self.solver == "newton" and self.config.interval == "auto" else self.config
         results = []
         output = x
-        for depth, cell in enumerate(self.layers):
+        for depth, cell in enumerate(layers):
             if depth:
-                output = self._input_above(self.layers[depth - 1], self.dropout(output), x)
-            given: dict[str, Any] = {"h0": starts[depth], "cu_seqlens": cu_seqlens, "guess": guesses[depth] if guesses else None}
+                output = self._input_above(layers[depth - 1], self.dropout(output), x)
+            start, guess = starts[depth], guesses[depth] if guesses else None
             if self.solver == "sequential":
-                results.append(walk_problem(cell_problem(cell, output, config, **given)))
+                result = walk_problem(cell_problem(cell, output, config, h0=start, cu_seqlens=cu_seqlens, guess=guess))
             else:
-                results.append(solve_cell(cell, output, config, choose=partial(self._kernel, depth) if is_compiling() else None, **given))
-            output = cell.readout(results[-1].states)  # type: ignore[operator]
+                choice = partial(self._kernel, depth) if is_compiling() else None
+                result = solve_cell(cell, output, config, h0=start, cu_seqlens=cu_seqlens, guess=guess, choose=choice)
+            results.append(result)
+            output = cell.readout(result.states)  # type: ignore[operator]
             # States of half precision modules are carried in float32; outputs are what the next layer and the user expect.
             output = output.to(x.dtype) if x.dtype in HALF else output
         return (output if self.batch_first else output.transpose(0, 1)), tuple(results)
@@ -123,22 +127,26 @@ class ParaRNN(nn.Module):
     def step(self, x: Tensor, states: Tensor | Sequence[Tensor] | None = None) -> tuple[Tensor, States]:
         """One step of decoding: output `(batch, output)` and new states, from a sample `x` `(batch, input)` and the states before it.
 
-        Feeding the samples of a sequence one by one gives the outputs of `forward` on the whole.
+        Feeding the samples of a sequence one by one gives the outputs of `forward` on the whole. On a GPU, without gradients, kernels make the step
+        where they can, and wait for nothing: NaN in the inputs is no error then.
         """
         if not isinstance(x, Tensor) or x.ndim != 2:
             found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ShapeError(f"step takes one sample a sequence, a tensor x of shape (batch, input), got {found}; use forward for whole sequences")
-        starts = self._initial(states)
+        layers, dtype = self.layers, x.dtype
+        starts = [None] * len(layers) if states is None else self._initial(states)
         new = []
-        output, sample = x.unsqueeze(1), x.unsqueeze(1)
-        for depth, cell in enumerate(self.layers):
+        output = sample = x.unsqueeze(1)
+        for depth, cell in enumerate(layers):
             if depth:
-                output = self._input_above(self.layers[depth - 1], output, sample)
-            problem = cell_problem(cell, output, self.config, h0=starts[depth])
-            result = walk_problem(problem)
+                output = self._input_above(layers[depth - 1], output, sample)
+            if self.solver == "sequential":
+                result = walk_problem(cell_problem(cell, output, self.config, h0=starts[depth]))
+            else:
+                result = step_cell(cell, output, self.config, h0=starts[depth])
             new.append(result.final)
             output = cell.readout(result.states)  # type: ignore[operator]
-            output = output.to(x.dtype) if x.dtype in HALF else output
+            output = output.to(dtype) if dtype in HALF else output
         return output[:, 0], tuple(new)
 
     def decoder(self, batch: int, *, graph: Graph = "auto") -> Decoder:
@@ -165,9 +173,7 @@ class ParaRNN(nn.Module):
         """The kernel that serves layer `depth`; a method, because a compiler knows which module it traces, but hands on no modules."""
         return tuple(choose(self.layers[depth], form))
 
-    def _initial(self, states: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor | None]:
-        if states is None:
-            return [None] * len(self.layers)
+    def _initial(self, states: Tensor | Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not isinstance(states, Tensor | Sequence):
             raise DTypeError(f"states are a tensor (batch, state) for each layer, got {type(states).__name__}")
         given = (states,) if isinstance(states, Tensor) else tuple(states)

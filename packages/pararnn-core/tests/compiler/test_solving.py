@@ -386,6 +386,26 @@ def test_a_compiled_layer_is_one_graph_with_the_kernel_in_it(engine, tolerance):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
+def test_engines_may_give_gradients_as_rows_of_one_tensor_to_a_graph(engine, monkeypatch, tolerance):
+    backward = engine.backward
+
+    def rows_of_one(*arguments, **options):
+        found = backward(*arguments, **options)
+        alike = [index for index, one in enumerate(found) if one is not None and one.ndim == 1]
+        assert len(alike) > 1
+        for index, row in zip(alike, torch.stack([found[index] for index in alike]), strict=True):
+            found[index] = row
+        return found
+
+    monkeypatch.setattr(engine, "backward", rows_of_one)
+    cell, x, _ = sources()
+    layer = ParaRNN(cell, config=COMPILED)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    found, expected = (torch.autograd.grad(weighted_sum(states), list(cell.parameters())) for states in (compiled(x), loop(cell, x)))
+    torch.testing.assert_close(found, expected, **tolerance["gradients"])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
 def test_a_compiled_layer_sees_an_attribute_of_the_step_that_changes(engine, tolerance):
     cell, x = Tanh(4), torch.randn(2, 11, 4, dtype=torch.float64)
     compiled = torch.compile(ParaRNN(cell), fullgraph=True, backend="aot_eager")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from toy_cells import Gate, loop, weighted_sum
+from waiting import nothing_waits
 
 from pararnn import NewtonConfig, ParaRNN, Status, newton_apply
 
@@ -41,27 +42,19 @@ def test_auto_compiles_and_gives_the_states_and_gradients_of_the_loop(layer, bat
 def test_nothing_waits_for_the_device_until_the_record_is_asked_for(layer, batch, length, state):
     made, x = layer(state, return_hidden=True), inputs(batch, length).requires_grad_()
     made(x)[0].sum().backward()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_waits():
         output, (final,) = made(x)
         (output.sum() + final.sum()).backward()
         _, (result,) = made.solve(x)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert result.status in (Status.CONVERGED, Status.WALKED)
 
 
 def test_packed_sequences_told_apart_on_the_host_wait_for_nothing_either(layer):
     made, x, offsets = layer(64, return_hidden=True), inputs(1, 700).requires_grad_(), torch.tensor((0, 300, 300, 301, 700))
     made(x, cu_seqlens=offsets)[0].sum().backward()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_waits():
         output, (final,) = made(x, cu_seqlens=offsets)
         (output.sum() + final.sum()).backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @SIZES
@@ -82,6 +75,7 @@ def test_a_cuda_graph_holds_forward_and_backward(layer, batch, length, state):
     assert all(torch.equal(one, other) for one, other in zip(found, gradients(made, x), strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 @SIZES
 def test_torch_compile_makes_one_graph_of_a_layer(layer, batch, length, state):
     made, x = layer(state), inputs(batch, length).requires_grad_()

@@ -68,6 +68,21 @@ def test_threads_that_look_at_once_leave_the_compiler_and_the_collector_switched
     assert gc.isenabled()
 
 
+def test_nothing_stands_in_for_a_gpu_that_is_missing(monkeypatch):
+    def stand_in():
+        raise AssertionError("a stand-in that dies with the thread")
+
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch._C, "_ensureCUDADeviceGuardSet", stand_in)
+
+    def look():
+        with without_numbers():
+            return torch.empty(3, requires_grad=True).sum().shape
+
+    assert in_a_thread(look) == ()
+
+
 def test_a_look_that_fails_leaves_the_collector_on():
     def fail():
         with without_numbers():

@@ -95,8 +95,8 @@ def test_lower_precision_is_off_by_the_rounding_of_its_numbers(recurrence, dtype
 def test_tensors_are_read_as_they_lie(recurrence):
     tensors = recurrence(2, 2, 9, 3)
     moved = [tensor.transpose(1, -1).contiguous().transpose(1, -1) for tensor in tensors]
-    for one, other in zip(results(scan, *moved, backend="triton"), results(scan, *tensors, backend="triton"), strict=True):
-        assert torch.equal(one, other)
+    # Each kind of strides has a kernel of its own on a GPU, whose compiler may fuse another product with its sum.
+    hold(results(scan, *moved, backend="triton"), results(scan, *tensors, backend="triton"), 1e-14)
 
 
 @everywhere

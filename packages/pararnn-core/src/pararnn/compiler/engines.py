@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import pkgutil
+from typing import TYPE_CHECKING
 
-from pararnn.compiler.engine import Engine
+if TYPE_CHECKING:
+    from pararnn.compiler.engine import Engine
 
 ENGINES = {"triton": "pararnn.compiler.gpu.backend:engine", "native": "pararnn.compiler.native.backend:engine"}
 

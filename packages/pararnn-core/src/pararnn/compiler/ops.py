@@ -108,10 +108,15 @@ def solve_backward_op(
     found = served.backward(program_at(program), grad, states, operands, initial, offsets=offsets, plan=plan, needs=needs)
     # A graph was made for these shapes and dtypes.
     return [
-        gradient.reshape(operand.shape).to(operand.dtype)
+        _alone(gradient.reshape(operand.shape).to(operand.dtype))
         for gradient, operand in zip(found, (*operands, initial), strict=True)
         if gradient is not None
     ]
+
+
+def _alone(gradient: Tensor) -> Tensor:
+    """`gradient` in memory of its own: engines give sums as rows of one tensor, and results of an operator must not share memory."""
+    return gradient if gradient.untyped_storage().nbytes() == gradient.nbytes else gradient.clone()
 
 
 @solve_backward_op.register_fake

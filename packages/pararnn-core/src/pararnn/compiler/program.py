@@ -72,12 +72,14 @@ class Program:
         advance: the same inputs; outputs the next state, and its derivative by the state.
         pull: inputs `costate, state, o0, o1, ...`; outputs the gradients by the state and by each operand, from the gradient `costate` of the next
             state, all of them as numbers of one channel and one step: sums over channels or steps are left to the engine.
+        together: how many of the first operands are columns of one tensor, which kernels may count on: each lies a number behind the one before.
     """
 
     kinds: tuple[Kind, ...]
     value: Expression
     advance: Expression
     pull: Expression
+    together: int = 0
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -95,4 +97,5 @@ class Program:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{name}: {kind.name.lower()}" for name, kind in zip(self.operands, self.kinds, strict=True))
-        return f"operands {kinds}\nvalue {self.value}\nadvance {self.advance}\npull {self.pull}"
+        first = f"{self.together} columns, " if self.together else ""
+        return f"operands {first}{kinds}\nvalue {self.value}\nadvance {self.advance}\npull {self.pull}"

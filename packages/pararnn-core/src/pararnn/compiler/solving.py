@@ -18,7 +18,7 @@ from pararnn.compiler.catalogue import Compiled
 from pararnn.compiler.engine import Engine, Tolerance, Workload
 from pararnn.compiler.program import Program
 from pararnn.compiler.record import Record
-from pararnn.scans.segments import Offsets
+from pararnn.scans.segments import Offsets, on_device
 from pararnn.solver.adjoint import limit_derivatives
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.planner import Plan
@@ -57,19 +57,12 @@ def solve_compiled(engine: Engine, compiled: Compiled, problem: Problem, config:
     offsets = problem.offsets
     initial = _starts(problem)
     task = task_of(engine, compiled.program, problem.rows, problem.length, initial, offsets, config)
-    bounds = None if offsets is None else placed(offsets, initial.device)
+    bounds = None if offsets is None else on_device(offsets, initial.device)
     states, record = solve_task(task, operands, initial, bounds)
     # One pass that stores nothing tells most of the time; a sum can overflow where its terms do not.
     if looks_at_once(states) and not math.isfinite(states.detach().sum().item()):
         is_finite(problem, states)
     return SolveResult.deferred(Record(task.plan, states, initial, record, bounds), states=states, plan=task.plan, backend=engine.name)
-
-
-def placed(offsets: Offsets, device: torch.device) -> Tensor:
-    """Offsets as a tensor on `device`; nothing waits for it."""
-    if device.type != "cuda":
-        return torch.tensor(offsets, device=device)
-    return torch.tensor(offsets, pin_memory=True).to(device, non_blocking=True)
 
 
 def looks_at_once(tensor: Tensor) -> bool:

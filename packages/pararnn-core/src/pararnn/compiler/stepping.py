@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from pararnn.cell import optional
 from pararnn.compiler.catalogue import Compiled, compiled
 from pararnn.compiler.engine import Engine
 from pararnn.compiler.engines import ENGINES, engine_named
@@ -15,10 +17,13 @@ from pararnn.errors import BackendError, ConfigError
 from pararnn.selection import Request
 from pararnn.solver import drive as drives
 from pararnn.solver.api import cell_problem, without_autocast
+from pararnn.solver.asking import ask, facts_of_cell
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.problem import Problem
 from pararnn.structures.diagonal import Diagonal
 
+# Moves the state of a cell on by a sample, in place, and says whether it could.
+OwnStep: TypeAlias = Callable[[Any, Tensor, Tensor], bool]
 # A decoder is made for many steps, so `auto` compiles for one where a single solve would not be worth it.
 AUTO = {"cuda": "triton", "cpu": "native"}
 
@@ -37,6 +42,7 @@ class CellStep:
     def __init__(self, cell: Any, config: NewtonConfig) -> None:
         self._cell, self._config = cell, config
         self._kernel: tuple[Engine, Compiled, Problem] | None = None
+        self._own: OwnStep | None = None
         self.backend = ""
         self.obstacles: tuple[str, ...] = ()
 
@@ -47,7 +53,12 @@ class CellStep:
             ConfigError: the states of the cell have another dtype by now than `state`.
             BackendError: the configuration names an engine, and it cannot serve.
         """
-        if self._kernel is not None and not torch.is_autocast_enabled(state.device.type):
+        by_kernel = not torch.is_autocast_enabled(state.device.type)
+        if by_kernel and not self.backend:
+            self._find_own(x, state)
+        if by_kernel and self._own is not None and self._own(self._cell, x, state):
+            return
+        if by_kernel and self._kernel is not None:
             engine, compiled_step, problem = self._kernel
             _by_kernel(engine, compiled_step, replace(problem, drive=self._cell.drive(x)), state)
             return
@@ -58,13 +69,22 @@ class CellStep:
                 "make a new one"
             )
         with without_autocast(state):
-            if not self.backend:
-                self._kernel = self._find_kernel(problem)
+            if not self.backend or self._own is not None:
+                self._own, self._kernel = None, self._find_kernel(problem)
                 self.backend = "torch" if self._kernel is None else self._kernel[0].name
             if self._kernel is None:
                 state.copy_(problem.step(state, next(drives.unbind(problem.drive, dim=1))))
             else:
                 _by_kernel(*self._kernel[:2], problem, state)
+
+    def _find_own(self, x: Tensor, state: Tensor) -> None:
+        """Note the step of a backend that was made for this very cell, where there is one."""
+        ops = tuple(optional(self._cell, "solve_ops", ()))
+        facts = facts_of_cell(self._cell, x, self._config, packed=False) if ops else None
+        selection = None if facts is None or facts.dtype != state.dtype else ask(ops, facts, self._config.backend)
+        self._own = None if selection is None else getattr(selection.implementation, "step", None)
+        if selection is not None and self._own is not None:
+            self.backend = selection.backend.name
 
     def _find_kernel(self, problem: Problem) -> tuple[Engine, Compiled, Problem] | None:
         """Who steps, with what; None where no engine serves, and `obstacles` then says why."""

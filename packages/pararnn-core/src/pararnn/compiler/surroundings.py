@@ -54,8 +54,14 @@ def in_a_thread(function: Callable[[], _Result]) -> _Result:
 @contextlib.contextmanager
 def without_numbers() -> Iterator[None]:
     """Tensors that are made have no data, and nothing is compiled."""
-    with _alone(), FakeTensorMode(allow_non_fake_inputs=True):
+    with _alone(), _WithoutData(allow_non_fake_inputs=True):
         yield
+
+
+class _WithoutData(FakeTensorMode):
+    # Where torch is built for CUDA and there is no GPU, the mode would have it put a stand-in for the GPU in place which lives as long as the thread
+    # that enters first: the next thread to enter a mode ends the process (seen in torch 2.11). No tensor of a step is on a GPU that is not there.
+    avoid_device_init = False
 
 
 @contextlib.contextmanager

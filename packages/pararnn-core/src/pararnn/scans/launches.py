@@ -6,31 +6,39 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Variant = Literal["stream", "walk", "tiles"]
+Variant = Literal["stream", "walk", "chain", "tiles"]
 
 # A program is a warp, and a lane is a thread: what makes the kernels walk as the definition does.
 LANES = 32
 # Programs for each processor that keep the memory busy while all of them walk through time.
 ENOUGH = 2
+# Programs for each processor from which on the chain is faster than the stream where sequences are long: it lies between 2.9 and 7.8, which were
+# measured at 4096 and 8192 steps.
+CROWDED, LONG = 5, 4096
 # The bytes of maps that a tile holds for each lane, in registers, beside as many of terms; of a walk four tiles are there at once.
 WALK_TILE = 64
 TILE = 256
 # Of each thread, so that a processor holds a dozen programs, which wait for each other and for memory at different times.
 REGISTERS = 168
-GROUP = 16
+GROUP = 8
 # Of the stream: the bytes that a thread reads at once, those of a row of a tile, and those of maps that are on their way forward and backward,
 # where three tensors are read; tiles are lower then. Measured (docs/benchmarks/gpu_scan.py): half of such a row takes a third more time.
 VECTOR, ROW = 16, 128
 AHEAD, AHEAD_OF_COSTATES = 8192, 6144
+# Of the chain: warps of a program, each of as many steps as a tile has above, and the tiles of a link, of which there are about as many as links.
+# Measured: one lane for each thread and 64 steps in its registers take half the instructions of 4 lanes and 8 steps; two or eight warps are slower.
+WARPS = 4
+LINK, LONG_LINK = 16, 32
 # Chunks of blocks are at least so long; with fewer steps than two of them, or enough programs without, the walk has but one.
 SHORTEST_CHUNK = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A kernel and its sizes: steps and channels of a tile.
+    """A kernel and its sizes: steps and channels of a tile, and warps of a program.
 
-    Of `tiles` also the tiles of a group, and registers of a thread; of `stream` the groups of a tile, and how many tiles are on their way or at work.
+    Of `tiles` and `chain` also the tiles of a group or link, and registers of a thread; of `stream` and `chain` the groups of a tile; of `stream` how
+    many tiles are on their way or at work.
     """
 
     variant: Variant
@@ -40,6 +48,7 @@ class Launch:
     registers: int | None = None
     groups: int = 1
     stages: int = 3
+    warps: int = 1
 
 
 def launch_for(
@@ -48,20 +57,26 @@ def launch_for(
     """The launch for `sequences` of `longest` steps at most and `steps` in all, with `size` channels of `itemsize` bytes.
 
     With many lanes a program for each block of channels, which goes through time, keeps the memory busy; with few, programs share the time. The
-    stream is for real numbers.
+    stream and the chain are for real numbers.
     """
-    stream = streaming(itemsize=itemsize, costate=costate)
-    if not is_complex and is_busy(longest, steps, size, processors, lanes=stream.block_state):
-        return stream
+    stream, chain = streaming(itemsize=itemsize, costate=costate), in_chain(longest, itemsize=itemsize, costate=costate)
+    busy = programs_of(longest, steps, size, lanes=stream.block_state) / processors
+    if not is_complex and busy >= ENOUGH:
+        return chain if busy >= CROWDED and longest >= LONG else stream
     walk = walking(itemsize=itemsize)
     if longest <= 4 * walk.block_time or is_busy(longest, steps, size, processors):
         return walk
-    return in_tiles(itemsize=itemsize)
+    return in_tiles(itemsize=itemsize) if is_complex else chain
 
 
-def is_busy(longest: int, steps: int, size: int, processors: int, *, lanes: int = LANES) -> bool:
-    """Whether programs that walk whole sequences keep the memory busy; short sequences end early, so those that work at the same time count."""
-    return steps / max(longest, 1) * math.ceil(size / lanes) >= ENOUGH * processors
+def is_busy(longest: int, steps: int, size: int, processors: int) -> bool:
+    """Whether programs that walk whole sequences keep the memory busy."""
+    return programs_of(longest, steps, size) >= ENOUGH * processors
+
+
+def programs_of(longest: int, steps: int, size: int, *, lanes: int = LANES) -> float:
+    """Programs that walk whole sequences at the same time: short sequences end early."""
+    return steps / max(longest, 1) * math.ceil(size / lanes)
 
 
 def walking(*, itemsize: int) -> Launch:
@@ -75,6 +90,14 @@ def streaming(*, itemsize: int, costate: bool = False) -> Launch:
     height = 4 if costate or itemsize < 4 else 8
     stages = 1 + (AHEAD_OF_COSTATES if costate else AHEAD) // (ROW * groups * height)
     return Launch(variant="stream", block_time=groups * height, block_state=ROW // itemsize, groups=groups, stages=stages)
+
+
+def in_chain(longest: int, *, itemsize: int, costate: bool = False) -> Launch:
+    """Each tile is a program of four warps, each of 64 steps in single precision, or of 32 where costates are computed."""
+    height = TILE // max(4, itemsize) // (2 if costate else 1)
+    tiles = math.ceil(longest / (WARPS * height))
+    link = LINK if tiles <= LINK * LINK else LONG_LINK
+    return Launch(variant="chain", block_time=WARPS * height, group=link, registers=REGISTERS, groups=WARPS, warps=WARPS)
 
 
 def in_tiles(*, itemsize: int) -> Launch:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +16,8 @@ from torch import Tensor
 from pararnn.errors import DTypeError, InputError, ShapeError
 
 Offsets: TypeAlias = tuple[int, ...]
+# What CUDA graphs copy offsets from, as long as the process lives.
+_recorded: list[Tensor] = []
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,14 @@ def as_offsets(cu_seqlens: Tensor, length: int) -> Offsets:
         if end < start:
             raise InputError(f"cu_seqlens decreases from {start} to {end} at segment {index}; offsets must not decrease", offsets=offsets)
     return offsets
+
+
+def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Offsets, or what follows from them, as a tensor on `device`; nothing waits for it."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, dtype=torch.int64, device=device)
+    pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=True)
+    if torch.cuda.is_current_stream_capturing():
+        # Every replay of the graph copies from here, so the memory must not go to somebody else.
+        _recorded.append(pinned)
+    return pinned.to(device, non_blocking=True)

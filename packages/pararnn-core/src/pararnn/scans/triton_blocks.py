@@ -180,4 +180,5 @@ def _launch(
             BLOCK=LANES,
             STAGES=STAGES,
             num_warps=1,
+            enable_fp_fusion=True,
         )

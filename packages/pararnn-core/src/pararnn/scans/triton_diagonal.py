@@ -1,7 +1,8 @@
 """The diagonal scan on a GPU, and its backward, each in one pass over memory; written in Triton.
 
 Tensors are read as they lie, by their strides; complex ones as pairs of real numbers. Half precision is carried in single precision. The kernels
-are `triton_stream`, `triton_walk` and `triton_tiles` in `kernels`, and `launches` chooses between them. Oracle: `pararnn.scans.reference`.
+are `triton_stream`, `triton_walk`, `triton_chain` and `triton_tiles` in `kernels`, and `launches` chooses between them. Oracle:
+`pararnn.scans.reference`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.scans.launches import Launch, launch_for, walking
+from pararnn.scans.launches import LANES, Launch, launch_for, walking
 from pararnn.scans.segments import Offsets
-from pararnn.scans.triton_memory import Sequences, as_real, carried, doubted, offset_type, processors, strided, words
+from pararnn.scans.triton_backend import interpreted
+from pararnn.scans.triton_memory import Sequences, as_real, by_lanes, carried, doubted, offset_type, processors, strided, words
 from pararnn.structures.base import Structure
 
 
@@ -82,6 +84,7 @@ def _launch(
     launch: Launch | None,
 ) -> None:
     """Fill `out`, and `map_grad` where the walk is that of costates."""
+    from pararnn.scans.kernels.triton_chain import chain_kernel
     from pararnn.scans.kernels.triton_stream import stream_kernel
     from pararnn.scans.kernels.triton_tiles import tile_kernel
     from pararnn.scans.kernels.triton_walk import walk_kernel
@@ -100,6 +103,8 @@ def _launch(
             costate=costate,
             is_complex=out.is_complex(),
         )
+    if launch.variant in ("stream", "chain"):
+        maps, terms, states = by_lanes(maps), by_lanes(terms), None if states is None else by_lanes(states)
     blocks = math.ceil(size / launch.block_state)
     result = as_real(out)
     # Only of the maps the kernels take conjugates themselves.
@@ -119,7 +124,8 @@ def _launch(
         "OFFSET": offset_type(strides, launch.block_time + launch.block_state),
         "BLOCK_TIME": launch.block_time,
         "BLOCK_STATE": launch.block_state,
-        "num_warps": 1,
+        "num_warps": launch.warps,
+        "enable_fp_fusion": True,
     }
     programs = blocks * rows * sequences.count
     counts = (rows, sequences.count, length, size)
@@ -128,11 +134,13 @@ def _launch(
         with torch.cuda.device_of(out):
             stream_kernel[(programs,)](*memory, bounds, *counts, **kinds, **doubted(out.dtype), GROUPS=launch.groups, STAGES=launch.stages)
         return
-    kinds |= {"CONJ": maps.is_conj() != costate, "COMPLEX": out.is_complex()}
     walk = launch if launch.variant == "walk" else walking(itemsize=itemsize)
     walked = kinds | {
+        "CONJ": maps.is_conj() != costate,
+        "COMPLEX": out.is_complex(),
         "BLOCK_TIME": walk.block_time,
         "OFFSET": offset_type(strides, walk.block_time + walk.block_state),
+        "num_warps": 1,
     }
     with torch.cuda.device_of(out):
         if launch.variant == "walk":
@@ -141,26 +149,25 @@ def _launch(
             return
         tiles, *parts = sequences.parts(launch.block_time)
         bounds, firsts, owners = sequences.tensors(*parts, stand_in=result)
-        width = 2 if out.is_complex() else 1
-        groups, eras = tiles // launch.group + 1, tiles // launch.group**2 + 1
-        published = blocks * rows * launch.block_state * width * (2 * (tiles + groups) + eras)
+        links = tiles // launch.group + 1
+        if launch.variant == "chain":
+            published = 2 * tiles + 3 * links
+        else:
+            published = (2 if out.is_complex() else 1) * (2 * (tiles + links) + tiles // launch.group**2 + 1)
         word, bits = words(out.dtype)
         # Empty memory is minus one everywhere; so is the mark of a sequence that is right.
-        marks, empty = torch.full((programs + published,), -1, dtype=word, device=out.device).split((programs, published))
-        registers = {} if launch.registers is None else {"maxnreg": launch.registers}
-        tile_kernel[(blocks * rows * tiles,)](
-            *memory,
-            bounds,
-            marks,
-            firsts,
-            owners,
-            empty,
-            *counts,
-            tiles,
-            **kinds,
-            **bits,
-            ALLOWED=carried(out.dtype)["ALLOWED"],
-            GROUP=launch.group,
-            **registers,
-        )
+        counted = (programs, blocks * rows * launch.block_state * published)
+        marks, empty = torch.full((sum(counted),), -1, dtype=word, device=out.device).split(counted)
+        shared = (*memory, bounds, marks, firsts, owners, empty, *counts, tiles)
+        kinds |= bits | {"ALLOWED": carried(out.dtype)["ALLOWED"]} | ({} if launch.registers is None else {"maxnreg": launch.registers})
+        if launch.variant == "chain":
+            chained = kinds | doubted(out.dtype) | {"GROUPS": launch.groups, "LINK": launch.group, "SPIN": waited_at_once(launch)}
+            chain_kernel[(blocks * rows * tiles,)](*shared, **chained)
+        else:
+            tile_kernel[(blocks * rows * tiles,)](*shared, **kinds, CONJ=walked["CONJ"], COMPLEX=walked["COMPLEX"], GROUP=launch.group)
         walk_kernel[(programs,)](*memory, bounds, marks, *counts, **walked, ONLY_MARKED=True)
+
+
+def waited_at_once(launch: Launch) -> int:
+    """How many words a thread of the chain waits for at once, of those that it reads of a link; none in the interpreter, where they are there."""
+    return 0 if interpreted() else min(4, launch.group * launch.block_state // (LANES * launch.warps))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pararnn.scans.segments import Offsets
+from pararnn.scans.segments import Offsets, on_device
 
 # Where the interpreter stands in for a GPU.
 PROCESSORS = 132
@@ -45,7 +45,22 @@ class Sequences:
         """The bounds, and other lists, on the device; where nothing is packed they are not read, and no copy is made."""
         if self.offsets is None:
             return (stand_in,) * (1 + len(lists))
-        return tuple(torch.tensor(numbers, dtype=torch.int64, device=stand_in.device) for numbers in (list(self.offsets), *lists))
+        return tuple(on_device(numbers, stand_in.device) for numbers in (self.offsets, *lists))
+
+
+def by_lanes(tensor: Tensor) -> Tensor:
+    """A real tensor `(rows, time, state)`, copied where steps lie next to each other in memory and channels do not.
+
+    Threads would follow the steps then, where the kernels mean them to follow the channels. Of such tiles the stream made wrong states in double
+    precision, as Triton 3.6 compiled it for an H200.
+    """
+    if tensor.stride(1) != 1 or tensor.stride(2) == 1 or tensor.shape[2] == 1:
+        return tensor
+    if tensor.stride(2) == 0:
+        # A number for all channels stays one, with room behind it.
+        one = tensor[..., :1]
+        return torch.cat((one, one), -1)[..., :1].expand_as(tensor)
+    return tensor.contiguous()
 
 
 def strided(tensor: Tensor) -> tuple[Any, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pararnn.cell import Drive, check_cell, optional
+from pararnn.scans.dispatch import only_numbers
 from pararnn.selection import Selection, select
 from pararnn.solver.asking import Facts, ask, facts_of, facts_of_cell
 from pararnn.solver.config import NewtonConfig
@@ -22,6 +23,9 @@ from pararnn.solver.torch_backend import walked
 from pararnn.structures.base import Structure
 
 DEFAULT = NewtonConfig()
+# What a backend of a cell's own operations can say before anything is checked or asked, by the class of the cell: a function `(cell, x, config, h0)`
+# that solves what it has solved in this form before, and gives None for anything else.
+SHORT_CUTS: dict[type, Callable[[Any, Tensor, NewtonConfig, Tensor | None], SolveResult | None]] = {}
 
 
 def solve(
@@ -87,13 +91,15 @@ def solve_cell(
 
     `choose` gives the kernel for a form of problems, as something that a compiler may take for a constant; without it a solve is left out of graphs.
     """
+    found = _known(cell, x, config, h0) if cu_seqlens is None and guess is None else None
+    if found is not None:
+        return found
     check_cell(cell)
     check_inputs(x)
     if own := optional(cell, "solve_ops", ()):
-        name = _taking_inputs(own, config.backend, *facts_of_cell(cell, x, config, packed=cu_seqlens is not None))
-        if name:
-            result: SolveResult = getattr(_implementations, name)(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
-            return result
+        implementation = _taking_inputs(own, config.backend, facts_of_cell(cell, x, config, packed=cu_seqlens is not None))
+        if implementation is not None:
+            return implementation(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
     problem = pose(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
     if torch.compiler.is_compiling() and choose is not None and cu_seqlens is None:
         kernel = choose(form_of(problem, config))
@@ -102,14 +108,29 @@ def solve_cell(
     return run(problem, config)
 
 
+def _known(cell: Any, x: Tensor, config: NewtonConfig, h0: Tensor | None) -> SolveResult | None:
+    """What a short cut gives; a compiler that looks on takes none."""
+    short_cut = None if torch.compiler.is_compiling() else SHORT_CUTS.get(type(cell))
+    return None if short_cut is None else short_cut(cell, x, config, h0)
+
+
+def _taking_inputs(ops: Sequence[str], backend: str, facts: Facts) -> Callable[..., SolveResult] | None:
+    """What serves one of `ops`, if it takes inputs instead of a problem."""
+    if torch.compiler.is_compiling():
+        name = _name_of_taking_inputs(tuple(ops), backend, *facts)
+        return getattr(_implementations, name) if name else None
+    selection = ask(tuple(ops), facts, backend)
+    return selection.implementation if selection is not None and _takes_inputs(selection) else None
+
+
 # Implementations by name, because a compiler that traces the choice can hold a name as a constant, but no function.
 _implementations = types.SimpleNamespace()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _taking_inputs(ops: tuple[str, ...], backend: str, *facts: Any) -> str:
-    """The name in `_implementations` of what serves one of `ops`, if it takes inputs instead of a problem; else an empty text."""
-    selection = ask(tuple(ops), Facts(*facts), backend)
+def _name_of_taking_inputs(ops: tuple[str, ...], backend: str, *facts: Any) -> str:
+    """The name in `_implementations` of what `_taking_inputs` gives; empty where that is nothing."""
+    selection = ask(ops, Facts(*facts), backend)
     if selection is None or not _takes_inputs(selection):
         return ""
     # An identifier: torch 2.13 refuses dots in the name of what a graph reads.
@@ -131,6 +152,28 @@ def walk_problem(problem: Problem) -> SolveResult:
     """Walk `problem` step by step, whatever a planner would say."""
     with without_autocast(problem.initial):
         return walked(problem)
+
+
+def step_cell(cell: Any, x: Tensor, config: NewtonConfig, *, h0: Tensor | None = None) -> SolveResult:
+    """The one step of `cell` over `x` `(batch, 1, input)`: as it was written, or on a GPU by a kernel where one serves and no gradient is wanted."""
+    is_plain = not torch.compiler.is_compiling() and not torch.is_grad_enabled() and only_numbers() and not torch.is_autocast_enabled(x.device.type)
+    by_kernel = is_plain and x.is_cuda
+    found = _known(cell, x, config, h0) if by_kernel else None
+    if found is not None:
+        return found
+    check_cell(cell)
+    check_inputs(x)
+    if by_kernel and (own := optional(cell, "solve_ops", ())):
+        implementation = _taking_inputs(own, config.backend, facts_of_cell(cell, x, config, packed=False))
+        if implementation is not None:
+            return implementation(cell, x, config, h0=h0, cu_seqlens=None, guess=None)
+    problem = pose(cell, x, config, h0=h0, cu_seqlens=None, guess=None)
+    if by_kernel:
+        selection = ask(("solve",), facts_of(problem, config), config.backend)
+        if selection is not None and getattr(selection.implementation, "steps_too", False):
+            result: SolveResult = selection.implementation(problem, config)
+            return result
+    return walk_problem(problem)
 
 
 def run(problem: Problem, config: NewtonConfig) -> SolveResult:

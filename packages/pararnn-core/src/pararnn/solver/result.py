@@ -60,7 +60,9 @@ class SolveResult:
     def deferred(cls, source: object, **known: Any) -> Self:
         """A result that has the fields `known`, and takes each of the others from the attribute of `source` of that name when it is asked for."""
         result = object.__new__(cls)
-        result.__dict__.update(known, _source=source)
+        # Dynamo in older versions of torch follows this, and no update of `__dict__`.
+        for name, value in {**known, "_source": source}.items():
+            object.__setattr__(result, name, value)
         return result
 
     def __getattr__(self, name: str) -> Any:

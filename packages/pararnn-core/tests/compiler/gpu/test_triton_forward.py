@@ -5,6 +5,7 @@ On the CPU where TRITON_INTERPRET is set, which takes a process of its own, with
 
 import itertools
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ LAUNCHES = {
     "walk": Launch(variant="walk", block_state=4, warps=1, ahead=4),
     "shoot": Launch(variant="shoot", block_state=4, warps=1, ahead=2, interval=4, count=4),
     "across": Launch(variant="across", block_state=4, warps=1, ahead=2, interval=4, count=2, sweeps=3),
+    "across, long": Launch(variant="across", block_state=4, warps=1, ahead=2, interval=12, count=2, sweeps=3),
 }
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 
@@ -38,8 +40,8 @@ def places(*names):
     return pytest.mark.parametrize("place", on_cpu + on_gpu)
 
 
-everywhere = places("walk", "shoot", "across")
-in_parallel = places("shoot", "across")
+everywhere = places(*LAUNCHES)
+in_parallel = places(*list(LAUNCHES)[1:])
 on_gpu = pytest.mark.parametrize("place", [pytest.param((None, "cuda"), id="triton planned, gpu", marks=pytest.mark.gpu)])
 # NumPy, which the interpreter works with, reports what a GPU does not.
 overflowing = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -69,6 +71,10 @@ def exploding(state, drive):
     return state * state + drive[0]
 
 
+def breathing(state, drive):
+    return drive[0] * torch.tanh(state) + drive[1]
+
+
 E, T, C, S = Kind.ELEMENT, Kind.STEP, Kind.CHANNEL, Kind.SCALAR
 STEPS = {
     "gated": (gated, (E, E, T, C)),
@@ -76,6 +82,7 @@ STEPS = {
     "creeping": (creeping, (E,)),
     "chaotic": (chaotic, (E,)),
     "exploding": (exploding, (E,)),
+    "breathing": (breathing, (E, E)),
 }
 
 
@@ -138,12 +145,14 @@ class Case:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, request):
-    """Small tiles where the kernels are interpreted, and a cache that no other test has filled."""
+    """Small tiles, so that short sequences have several of them, where the launch is not the planner's, and a cache that no other test filled."""
     monkeypatch.setattr(forward, "_prepared", {})
-    if INTERPRETED:
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if parameters.get("place", (None,))[0] is not None:
         monkeypatch.setattr(forward, "BOUNDARY_TILE", 8)
         monkeypatch.setattr(forward, "REPAIR_COUNT", 4)
         monkeypatch.setattr(forward, "REPAIR_INTERVAL", 4)
+        monkeypatch.setattr(forward, "MEETING", 12)
 
 
 @everywhere
@@ -194,8 +203,11 @@ def test_packed_sequences_begin_anew_and_may_be_empty(place):
 
 @overflowing
 @in_parallel
-def test_a_chaotic_cell_is_walked_and_says_so(place):
-    case = Case(place, "chaotic", 1, 45, 2, dtype=torch.float64)
+def test_a_chaotic_cell_is_walked_and_says_so(place, monkeypatch):
+    # Few intervals are exact after as many sweeps, whatever the cell does.
+    monkeypatch.setattr(forward, "REPAIR_COUNT", 8)
+    launch, device = place
+    case = Case((replace(launch, interval=4, count=8), device), "chaotic", 1, 45, 2, dtype=torch.float64)
     states, record = case.solve()
     assert record[..., 2].min() == 1
     case.launch = LAUNCHES["walk"]
@@ -203,6 +215,31 @@ def test_a_chaotic_cell_is_walked_and_says_so(place):
     # A compiler may round a step of one kernel otherwise than that of another, and the cell makes much of it.
     steps = 45 if case.device == "cpu" else 25
     assert (states[:, :steps] - walked[:, :steps]).abs().max() < (1e-300 if case.device == "cpu" else 1e-6)
+
+
+@places("across, long")
+def test_sweeps_have_not_met_where_what_is_between_them_will_grow(place):
+    case = Case((replace(place[0], interval=48), place[1]), "breathing", 1, 200, 4, dtype=torch.float64)
+    # States that differ by one lie 1e-13 apart after sixteen steps of an interval, and a thousand times the tolerance after twelve more.
+    slopes = torch.tensor([0.155] * 16 + [6.0] * 12 + [0.155] * 20).repeat(5)[:200]
+    case.operands[0].copy_(slopes.view(1, 200, 1))
+    case.operands[1].mul_(1e-3)
+    states, record = case.solve()
+    assert record[..., 2].max() == 0
+    case.launch = LAUNCHES["walk"]
+    torch.testing.assert_close(states, case.solve()[0], rtol=1e-11, atol=1e-12)
+
+
+@places("shoot")
+def test_updates_that_stay_as_large_as_the_states_for_a_while_are_no_stall(place):
+    # With such a recurrent weight a channel has two states to choose from.
+    case, numbers = Case((replace(place[0], count=16), place[1]), "gated", 1, 64, 4), torch.Generator().manual_seed(26)
+    drawn = [torch.randn(1, 64, size, generator=numbers) for size in (4, 4, 1)]
+    operands = (*drawn[:2], drawn[2].abs() * 0.3, torch.full((4,), 1.7))
+    case.operands, case.initial = [one.to(case.device) for one in operands], torch.zeros_like(case.initial)
+    _, record = case.hold()
+    assert record[..., 2].max() == 0
+    assert record[..., 0].max() > 3
 
 
 @in_parallel

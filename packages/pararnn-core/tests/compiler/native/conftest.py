@@ -106,12 +106,27 @@ def crooked(state, drive):
     return 0.5 * torch.maximum(grown, torch.minimum(first, second)) + 0.1 * (1.5 + torch.cos(second)).pow(2.5)
 
 
+def timed(state, drive):
+    """Much that follows from the gap alone, and a selection by it of what does not."""
+    candidate, elapsed = drive
+    keep = torch.sigmoid(torch.log1p(elapsed) - torch.exp(-elapsed))
+    return keep * state + (1 - keep) * torch.tanh(torch.where(elapsed > 0.5, candidate, 0.5 - candidate) + state)
+
+
 def logistic(state, drive):
     rate, none = drive
     return (3.9 + 0.01 * torch.tanh(rate)) * state * (1 - state) + 0 * none
 
 
-CELLS = {"cfc": (cfc, "eetc"), "gated": (gated, "eecs"), "linear": (linear, "ee"), "crooked": (crooked, "ees"), "logistic": (logistic, "ec")}
+CELLS = {
+    "cfc": (cfc, "eetc"),
+    "gated": (gated, "eecs"),
+    "linear": (linear, "ee"),
+    "crooked": (crooked, "ees"),
+    "timed": (timed, "et"),
+    "spread": (timed, "ee"),
+    "logistic": (logistic, "ec"),
+}
 
 
 def shape_of(kind, rows, length, state):

@@ -12,7 +12,7 @@ CLOSE = {
     torch.float16: {"rtol": 2e-2, "atol": 2e-2},
     torch.bfloat16: {"rtol": 1e-1, "atol": 1e-1},
 }
-SIZES = [(1, 1, 1), (1, 130, 1), (2, 37, 7), (3, 20, 16), (5, 33, 4), (1, 9, 70), (9, 12, 70), (2, 5, 300), (2, 600, 33)]
+SIZES = [(1, 1, 1), (1, 130, 1), (2, 37, 7), (3, 20, 16), (5, 33, 4), (1, 9, 70), (9, 12, 70), (2, 5, 300), (2, 600, 33), (2, 50, 64)]
 sizes = pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}x{0[2]}".format)
 
 
@@ -22,7 +22,7 @@ def hold(found, expected, dtype):
 
 
 @pytest.mark.parametrize("interval", ["walk", 1, 5, 16, "auto", "parallel"])
-@pytest.mark.parametrize("cell", ["cfc", "gated", "linear", "crooked"])
+@pytest.mark.parametrize("cell", ["cfc", "gated", "linear", "crooked", "timed"])
 @sizes
 def test_states_are_those_of_the_loop(subject, cell, size, interval):
     one = subject(cell, *size)
@@ -31,7 +31,7 @@ def test_states_are_those_of_the_loop(subject, cell, size, interval):
     assert record.shape[0] == size[0]
 
 
-@pytest.mark.parametrize("cell", ["cfc", "gated", "linear", "crooked"])
+@pytest.mark.parametrize("cell", ["cfc", "gated", "linear", "crooked", "timed"])
 @sizes
 def test_gradients_are_those_of_autograd(subject, cell, size):
     one = subject(cell, *size)
@@ -66,7 +66,7 @@ def test_half_precision_operands_drive_states_in_single_precision(subject):
 
 @pytest.mark.parametrize("interval", ["walk", 4])
 @pytest.mark.parametrize("lengths", [[5, 0, 17, 1], [0, 0, 3], [40], [1, 1, 1, 1, 1, 1, 1, 30]], ids=str)
-@pytest.mark.parametrize("state", [1, 6, 70])
+@pytest.mark.parametrize("state", [1, 6, 64, 70])
 def test_packed_sequences_do_not_see_each_other(subject, state, lengths, interval):
     one = subject("cfc", 1, 0, state, lengths=lengths)
     states, _ = one.solve(interval)
@@ -111,6 +111,18 @@ def test_an_operand_that_is_the_same_everywhere_is_read_with_strides_of_zero(sub
     states = one.solve()[0]
     torch.testing.assert_close(states, one.loop(), **CLOSE[torch.float64])
     hold(one.backward(states, states), one.loop(states), torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("state", [5, 64, 70])
+def test_what_is_one_number_a_step_has_the_bits_of_what_is_one_a_channel(subject, state, dtype):
+    one, other = subject("timed", 3, 50, state, dtype=dtype), subject("spread", 3, 50, state, dtype=dtype)
+    candidate, elapsed = one.operands
+    other.operands, other.initial = [candidate, elapsed.expand(3, 50, state)], one.initial
+    states = one.solve()[0]
+    assert torch.equal(states, other.solve()[0])
+    for found, expected in zip(one.backward(states, states)[::2], other.backward(states, states)[::2], strict=True):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("interval", ["walk", 6])

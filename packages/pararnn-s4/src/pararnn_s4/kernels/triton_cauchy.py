@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pararnn.selection import Request
 from pararnn_s4.kernels import naive
-from pararnn_s4.kernels.triton_support import WORTH_SPLITTING, pairs, reasons, second_derivative
+from pararnn_s4.kernels.triton_support import FUSED, WORTH_SPLITTING, pairs, reasons, second_derivative
 
 # Nodes of a program, as measured; few where there are few.
 BLOCK_NODES = 1024
@@ -257,7 +257,7 @@ def _products(v: Tensor, z: Tensor, w: Tensor, conj: bool) -> Tensor:
     at_once = min(GROUPS_AT_ONCE, triton.next_power_of_2(groups))
     block = (SHORT_NODES if length <= SHORT else BLOCK_NODES) // at_once
     grid = (triton.cdiv(length, block), copies, triton.cdiv(groups, at_once))
-    flags = {"BLOCK": block, "AT_ONCE": at_once, "SYMMETRIC": conj, "DOUBLE": v.dtype == torch.complex128}
+    flags = {"BLOCK": block, "AT_ONCE": at_once, "SYMMETRIC": conj, "DOUBLE": v.dtype == torch.complex128, **FUSED}
     with torch.cuda.device_of(out):
         _products_kernel[grid](pairs(v), pairs(z), pairs(w), torch.view_as_real(out), copies, state, length, _stride(z), groups, **flags)
     return out
@@ -274,7 +274,7 @@ def _sums(g: Tensor, v: Tensor, z: Tensor, w: Tensor, conj: bool) -> tuple[Tenso
     parts = triton.cdiv(steps, steps_of_part)
     by_v = torch.empty(parts, groups, copies, state, dtype=g.dtype, device=g.device)
     by_w = torch.empty_like(by_v)
-    flags = {"BLOCK": BLOCK_STATE, "WALK": BLOCK_WALK, "SYMMETRIC": conj, "DOUBLE": g.dtype == torch.complex128}
+    flags = {"BLOCK": BLOCK_STATE, "WALK": BLOCK_WALK, "SYMMETRIC": conj, "DOUBLE": g.dtype == torch.complex128, **FUSED}
     with torch.cuda.device_of(by_v):
         _sums_kernel[(groups * copies, blocks, parts)](
             pairs(g),
@@ -297,7 +297,7 @@ def _node_gradient(g: Tensor, v: Tensor, z: Tensor, w: Tensor, conj: bool) -> Te
     """The gradient of the nodes, of z's shape."""
     groups, copies, length = g.shape
     out = torch.empty(copies, length, dtype=g.dtype, device=g.device)
-    flags = {"BLOCK": SHORT_NODES, "SYMMETRIC": conj, "DOUBLE": g.dtype == torch.complex128}
+    flags = {"BLOCK": SHORT_NODES, "SYMMETRIC": conj, "DOUBLE": g.dtype == torch.complex128, **FUSED}
     with torch.cuda.device_of(out):
         _node_kernel[(triton.cdiv(length, SHORT_NODES), copies)](
             pairs(g), pairs(v), pairs(z), pairs(w), torch.view_as_real(out), copies, w.shape[-1], length, _stride(z), groups, **flags

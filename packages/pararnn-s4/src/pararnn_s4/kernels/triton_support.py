@@ -20,6 +20,8 @@ WIDEST_GRID = 65535
 LONGEST = {"complex64": 1 << 24, "complex128": 1 << 31}
 # Below this many programs a grid leaves most of a large GPU idle, and long sums are cut into parts.
 WORTH_SPLITTING = 512
+# Products and sums in one operation, as the kernels were measured; versions of Triton differ in what they do unasked.
+FUSED = {"enable_fp_fusion": True}
 
 
 def reasons(request: Request) -> tuple[str, ...]:

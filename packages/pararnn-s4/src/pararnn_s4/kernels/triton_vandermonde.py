@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pararnn.selection import Request
 from pararnn_s4.kernels import naive
-from pararnn_s4.kernels.triton_support import WORTH_SPLITTING, pairs, reasons, second_derivative
+from pararnn_s4.kernels.triton_support import FUSED, WORTH_SPLITTING, pairs, reasons, second_derivative
 
 # Rows and columns of a tile, as measured: products are bound by the tables they make, sums by their registers.
 PRODUCTS = (32, 128)
@@ -207,7 +207,7 @@ def _facts(x: Tensor) -> dict[str, Any]:
     """Launch options that follow from dtype and state size. Tensor cores compute each product of single precision in three parts of TF32."""
     double = x.dtype == torch.complex128
     block = min(LARGEST_STATE, max(SMALLEST, triton.next_power_of_2(x.shape[-1])))
-    return {"BLOCK": block, "DOUBLE": double, "PRECISION": "ieee" if double else "tf32x3"}
+    return {"BLOCK": block, "DOUBLE": double, "PRECISION": "ieee" if double else "tf32x3", **FUSED}
 
 
 def _products(v: Tensor, x: Tensor, length: int, conj: bool) -> Tensor:

@@ -38,3 +38,7 @@ def probe() -> tuple[str, ...] | None:
 def solve(problem: Problem, config: NewtonConfig) -> SolveResult:
     """Solve `problem` by kernels made from its step; see `pararnn.compiler.serving.serve`."""
     return serve(engine(), problem, config)
+
+
+# A single step is worth a kernel of its own.
+solve.steps_too = True  # type: ignore[attr-defined]

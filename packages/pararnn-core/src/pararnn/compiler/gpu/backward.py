@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pararnn.compiler.gpu.backward_planning import Cut, cut_for
-from pararnn.compiler.gpu.backward_prepared import Prepared, prepare
+from pararnn.compiler.gpu.backward_prepared import Limit, Prepared, prepare
 from pararnn.compiler.gpu.parts import is_crowded
 from pararnn.compiler.program import Kind, Program
 from pararnn.solver.planner import Plan
@@ -31,6 +32,18 @@ def forget() -> None:
     _prepared.clear()
 
 
+@dataclass(frozen=True)
+class Arranged:
+    """Tensors as the kernels of `work` take them; `results` has the gradients of rows and of the initial state, which are to be filled."""
+
+    work: Prepared
+    grad: Tensor
+    states: Tensor
+    operands: Sequence[Tensor]
+    initial: Tensor
+    results: list[Tensor | None]
+
+
 def launch(
     program: Program,
     grad: Tensor,
@@ -45,12 +58,45 @@ def launch(
     cut: Cut | None = None,
 ) -> list[Tensor | None]:
     """The gradients of the operands and, last, of `initial`: see `pararnn.compiler.engine.Engine.backward`. `cut` overrides the choice of kernels."""
-    needs = tuple(needs)
-    results: list[Tensor | None] = [None] * len(needs)
     if not any(needs):
-        return results
+        return [None for _ in needs]
     if states.numel() == 0:
         return [torch.zeros_like(one) if needed else None for one, needed in zip((*operands, initial), needs, strict=True)]
+    arranged = arrange(program, grad, states, operands, initial, packed=offsets is not None, plan=plan, needs=needs, into=into, cut=cut)
+    results = arranged.results
+    totals = run(arranged, offsets)
+    for one, total in zip(arranged.work.sums, totals, strict=True):
+        for row, index in enumerate(one.operands):
+            found = total[row]
+            if program.kinds[index] is Kind.SCALAR:
+                found = found.sum()
+            found = found.view(operands[index].shape)
+            results[index] = found if found.dtype == operands[index].dtype else found.to(operands[index].dtype)
+    if into is not None:
+        for index, target in enumerate(into):
+            result = results[index]
+            if target is not None and result is not None and result is not target:
+                results[index] = target.copy_(result)
+    return results
+
+
+def arrange(
+    program: Program,
+    grad: Tensor,
+    states: Tensor,
+    operands: Sequence[Tensor],
+    initial: Tensor,
+    *,
+    packed: bool,
+    plan: Plan,
+    needs: Sequence[bool],
+    into: Sequence[Tensor | None] | None = None,
+    cut: Cut | None = None,
+    limit: Limit | None = None,
+) -> Arranged:
+    """What `run` takes; see `launch`. `limit` names an operand whose gradient is led back into its bounds."""
+    needs = tuple(needs)
+    results: list[Tensor | None] = [None] * len(needs)
     kinds = program.kinds
     grad = grad if grad.stride(2) in (0, 1) else grad.contiguous()
     states, initial = _dense(states), _dense(initial)
@@ -66,59 +112,29 @@ def launch(
             usable = target is not None and (target.stride(2) == 1 or target.shape[2] == 1)
             results[index] = target if usable else torch.empty(states.shape, dtype=operands[index].dtype, device=states.device)
     layout = tuple(None if one is None else (one.dtype, one.stride(), one.data_ptr() & 15) for one in (grad, states, initial, *read, *results))
-    longest = states.shape[1] if offsets is None else plan.length
-    key = (id(program), needs, cut, states.shape, initial.shape[0], longest, offsets is None, into is None, states.device, layout)
+    longest = plan.length if packed else states.shape[1]
+    key = (id(program), needs, cut, limit, states.shape, initial.shape[0], longest, packed, into is None, states.device, layout)
     work = _prepared.get(key)
     if work is None:
         if cut is None:
             sizes: dict[str, Any] = {"itemsize": max(4, states.element_size()), "processors": _processors(states.device)}
             cut = cut_for(initial.shape[0], longest, states.shape[2], **sizes, crowded=is_crowded(program))
-        work = prepare(program, cut, needs, grad, states, read, initial, results, packed=offsets is not None, aliased=into is not None)
+        work = prepare(program, cut, needs, grad, states, read, initial, results, packed=packed, aliased=into is not None, limit=limit)
         if len(_prepared) >= REMEMBERED:
             _prepared.clear()
         _prepared[key] = work
-    if states.is_cuda and states.device.index != torch.cuda.current_device():
-        with torch.cuda.device_of(states):
-            _run(work, grad, states, read, initial, offsets, results)
-    else:
-        _run(work, grad, states, read, initial, offsets, results)
-    if into is not None:
-        for index, target in enumerate(into):
-            result = results[index]
-            if target is not None and result is not None and result is not target:
-                results[index] = target.copy_(result)
-    return results
+    return Arranged(work, grad, states, read, initial, results)
 
 
-def _run(
-    work: Prepared, grad: Tensor, states: Tensor, operands: list[Tensor], initial: Tensor, offsets: Tensor | None, results: list[Tensor | None]
-) -> None:
-    """Launch, and fill what is missing of `results`."""
-    subject = work.subject
-    between = torch.empty(work.work, dtype=work.carry, device=states.device) if work.work else states
-    totals = [torch.empty((len(one.operands), one.size), dtype=one.dtype, device=states.device) for one in work.sums]
-    start, bounds = (stand_in if one is None else one for one, stand_in in ((results[-1], states), (offsets, states)))
-    memory: Sequence[Any] = (
-        *(states, initial, grad, *operands),
-        *(results[index] for index in subject.rows),
-        *(start, totals[0] if work.direct and subject.sums else between, bounds, between),
-    )
-    work_memory: Sequence[Any] = (between,)
-    if work.main.launch is not None:
-        # Launched before: an address is all that a compiled kernel needs.
-        memory, work_memory = [one.data_ptr() for one in memory], (between.data_ptr(),)
-    for kernel, bounding in work.before:
-        kernel(work_memory if bounding else memory)
-    work.main(memory)
-    for slot, (one, total) in enumerate(zip(work.sums, totals, strict=True)):
-        if not (work.direct and slot == 0 and subject.sums):
-            one.kernel((between, total) if one.kernel.launch is None else (between.data_ptr(), total.data_ptr()))
-        for row, index in enumerate(one.operands):
-            operand, found = operands[index], total[row]
-            if work.program.kinds[index] is Kind.SCALAR:
-                found = found.sum()
-            found = found.view(operand.shape)
-            results[index] = found if found.dtype == operand.dtype else found.to(operand.dtype)
+def run(arranged: Arranged, offsets: Tensor | None) -> list[Tensor]:
+    """Launch; the sums over time and rows `(operands, size)`, one for each of `work.sums`."""
+    states, results, work = arranged.states, arranged.results, arranged.work
+    start = states if results[-1] is None else results[-1]
+    memory: list[Any] = [states, arranged.initial, arranged.grad, *arranged.operands, *(results[index] for index in work.subject.rows), start]
+    if not work.is_ready:
+        return work.run(states.device, memory, offsets)
+    # Launched before: an address is all that a compiled kernel needs.
+    return work.run(states.device, [one.data_ptr() for one in memory], None if offsets is None else offsets.data_ptr())
 
 
 def _dense(tensor: Tensor) -> Tensor:

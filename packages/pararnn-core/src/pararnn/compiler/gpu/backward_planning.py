@@ -16,8 +16,8 @@ MANY = 80
 SHORT = 96
 # Warps for each processor that keep memory busy, where intervals can be made for them.
 WARPS = 16
-# Steps of an interval, at least.
-SHORTEST = 16
+# Steps of an interval, at least; and those that twice as many warps are worth having for, where each takes many registers.
+SHORTEST, LONG = 16, 192
 # Steps that one window of a tile takes, and its channels for each processor: more of either take several rounds.
 WINDOW, FEW = 512, 16
 # Intervals that each program folds by itself, at most.
@@ -64,6 +64,8 @@ def cut_for(sequences: int, longest: int, state: int, *, itemsize: int, processo
     block_state = min(32, power_of_two(state))
     blocks = sequences * -(-state // block_state)
     intervals = max(2, min(longest // SHORTEST, round(WARPS * processors / blocks)))
+    if crowded and longest >= 2 * intervals * LONG:
+        intervals *= 2
     if intervals > 8:
         # Folding takes eight at a time, and scans work on powers of two.
         intervals = intervals // 8 * 8 if intervals < FOLDED + 8 else power_of_two(intervals + 1) // 2

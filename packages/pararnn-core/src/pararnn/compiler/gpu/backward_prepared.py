@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,15 +19,23 @@ from pararnn.compiler.program import Kind, Program
 BOUNDARY, BOUNDARY_TILE = 1024, 4096
 # How far a costate may be from what the interval before it says, in relative terms, and what is as good as zero; below what a product has lost
 # digits, and the growth from which on that may show.
-LIMITS = {torch.float32: (2.0**-8, 2.0**-122, 2.0**-100, 2.0**30), torch.float64: (2.0**-20, 2.0**-1018, 2.0**-960, 2.0**200)}
+TRUST = {torch.float32: (2.0**-8, 2.0**-122, 2.0**-100, 2.0**30), torch.float64: (2.0**-20, 2.0**-1018, 2.0**-960, 2.0**200)}
+
+
+# An operand and its bound: its gradient is zero where it lies beyond and a descent step would lead further away.
+Limit: TypeAlias = tuple[int, float]
+
+# What comes before the operands in the memory of a kernel.
+LEADING = 3
 
 
 @dataclass
 class Summing:
-    """A sum of parts: the kernel, the operands whose gradients are its rows, and whether the parts are already the sums."""
+    """A sum of parts: the kernel, the operands whose gradients are its rows, which of these is limited, their size and dtype."""
 
     kernel: Kernel
     operands: tuple[int, ...]
+    limited: int | None
     size: int
     dtype: torch.dtype
 
@@ -52,6 +60,37 @@ class Prepared:
     direct: bool
     work: int
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether addresses will do for tensors: kernels were compiled."""
+        return self.main.launch is not None
+
+    def run(self, device: torch.device, memory: Sequence[Any], offsets: Any) -> list[Tensor]:
+        """Launch on `device`, and give the sums `(operands, size)` over time and rows, one tensor for each of `sums`.
+
+        `memory` has states, initial state, gradient, operands, gradients of `ELEMENT` operands and of the initial state: tensors, or addresses once
+        this is ready, with any of them in the place of what is not there. So has `offsets`, None without packing.
+        """
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self.run(device, memory, offsets)
+        # Quicker than `empty`, which small solves feel.
+        between = torch.empty_strided((self.work,), (1,), dtype=self.carry, device=device) if self.work else None
+        totals = [torch.empty_strided((len(one.operands), one.size), (one.size, 1), dtype=one.dtype, device=device) for one in self.sums]
+        anything, is_ready = memory[0], self.is_ready
+        shared: Any = anything if between is None else between.data_ptr() if is_ready else between
+        sums: Any = shared
+        if self.direct:
+            sums = totals[0].data_ptr() if is_ready else totals[0]
+        everything = (*memory, sums, anything if offsets is None else offsets, shared)
+        for kernel, bounding in self.before:
+            kernel((shared,) if bounding else everything)
+        self.main(everything)
+        for one, total in zip(self.sums[1:] if self.direct else self.sums, totals[1:] if self.direct else totals, strict=True):
+            limited = shared if one.limited is None else memory[LEADING + one.limited]
+            one.kernel((shared, total if one.kernel.launch is None else total.data_ptr(), limited))
+        return totals
+
 
 def prepare(
     program: Program,
@@ -65,6 +104,7 @@ def prepare(
     *,
     packed: bool,
     aliased: bool,
+    limit: Limit | None = None,
 ) -> Prepared:
     """The kernels for these tensors, whose channels lie next to each other; `results` are the gradients of `ELEMENT` operands."""
     import triton.language as tl
@@ -76,7 +116,7 @@ def prepare(
     rows, length, state = states.shape
     sequences = initial.shape[0]
     carry = torch.float64 if states.dtype == torch.float64 else torch.float32
-    agree, smallest, tiny, growth = LIMITS[carry]
+    agree, smallest, tiny, growth = TRUST[carry]
     blocks = -(-state // cut.block_state)
     parts = cut.intervals if cut.variant == "across" else 1
     written = [result for index in subject.rows if (result := results[index]) is not None]
@@ -88,7 +128,8 @@ def prepare(
     columns = sums + len(subject.sums) * sequences * parts * state
     column = blocks * rows * length
     places = (*(columns + slot * column for slot in range(len(subject.steps))), sums, between, doubts)
-    direct = sequences * parts == 1
+    # Kernels that write sums at once know nothing of limits.
+    direct = sequences * parts == 1 and limit is None and bool(subject.sums)
     numbers: tuple[Any, ...] = (
         *(tensor.stride(0) for tensor in (states, initial, grad, *read, *written)),
         *places[: len(subject.steps)],
@@ -99,14 +140,14 @@ def prepare(
         *(packed, tl.float64 if carry == torch.float64 else tl.float32, cut.block_state),
     )
     grid = (blocks * parts * sequences, 1, 1)
-    options = {"num_warps": cut.warps, "num_stages": 1}
+    options = {"num_warps": cut.warps, "num_stages": 1, "enable_fp_fusion": True}
     before = []
     if cut.variant == "across":
         before.append((Kernel(kernels.compose_kernel, grid, (*numbers, tiny, growth), options), False))
     if cut.variant == "across" and not cut.folds:
         block = min(4, power_of_two(state))
         intervals = min(BOUNDARY, BOUNDARY_TILE // block, power_of_two(parts))
-        warps = {"num_warps": max(1, min(16, intervals * block // 256)), "num_stages": 1}
+        warps = {"num_warps": max(1, min(16, intervals * block // 256)), "num_stages": 1, "enable_fp_fusion": True}
         bounding = (between, doubts, parts, state, agree, smallest, intervals, block)
         before.append((Kernel(boundary_kernel, (sequences * -(-state // block), 1, 1), bounding, warps), True))
     if cut.variant == "tile":
@@ -117,7 +158,7 @@ def prepare(
     if subject.sums:
         dtypes = {operands[index].dtype for index in subject.sums}
         dtype = dtypes.pop() if len(dtypes) == 1 and not _scalars(subject) else carry
-        adding.append(_summing(subject.sums, sums, sequences * parts, state, dtype))
+        adding.append(_summing(subject.sums, sums, sequences * parts, state, dtype, limit))
     for slot, index in enumerate(subject.steps):
         adding.append(_summing((index,), columns + slot * column, blocks, rows * length, operands[index].dtype))
     return Prepared(program, subject, carry, before, main, adding, direct, columns + len(subject.steps) * column)
@@ -128,10 +169,12 @@ def _scalars(subject: Subject) -> bool:
     return any(subject.program.kinds[index] is Kind.SCALAR for index in subject.sums)
 
 
-def _summing(operands: tuple[int, ...], place: int, parts: int, size: int, dtype: torch.dtype) -> Summing:
-    from pararnn.compiler.gpu.kernels.triton_sums import blocks_of, sum_kernel
+def _summing(operands: tuple[int, ...], place: int, parts: int, size: int, dtype: torch.dtype, limit: Limit | None = None) -> Summing:
+    from pararnn.compiler.gpu.kernels.triton_sums import UNLIMITED, blocks_of, sum_kernel
 
     block_parts, block_size, warps = blocks_of(parts)
     grid = (len(operands) * -(-size // block_size), 1, 1)
-    kernel = Kernel(sum_kernel, grid, (place, parts, size, block_parts, block_size), {"num_warps": warps, "num_stages": 1})
-    return Summing(kernel, operands, size, dtype)
+    limited, bound = (None, 0.0) if limit is None or limit[0] not in operands else limit
+    row = UNLIMITED if limited is None else operands.index(limited)
+    numbers = (place, parts, size, row, bound, block_parts, block_size)
+    return Summing(Kernel(sum_kernel, grid, numbers, {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}), operands, limited, size, dtype)

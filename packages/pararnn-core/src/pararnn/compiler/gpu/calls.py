@@ -40,7 +40,9 @@ def _launcher(compiled: Any, grid: tuple[int, int, int]) -> Callable[..., Any]:
     device = driver.active.get_current_device()
     stream = driver.active.get_current_stream
 
+    x, y, z = grid
+
     def launch(*arguments: Any) -> None:
-        run(*grid, stream(device), function, metadata, None, None, None, *arguments)
+        run(x, y, z, stream(device), function, metadata, None, None, None, *arguments)
 
     return launch

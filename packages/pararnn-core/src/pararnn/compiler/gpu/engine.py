@@ -44,14 +44,21 @@ class TritonEngine:
         self, program: Program, operands: Sequence[Tensor], initial: Tensor, *, offsets: Tensor | None, plan: Plan, tolerance: Tolerance
     ) -> tuple[Tensor, Tensor]:
         """States and record, by the kernels of `forward`."""
+        work, tensors, addresses = self.arrange(program, operands, initial, packed=offsets is not None, plan=plan, tolerance=tolerance)
+        return forward.run(work, addresses, offsets, initial.device, tensors)
+
+    def arrange(
+        self, program: Program, operands: Sequence[Tensor], initial: Tensor, *, packed: bool, plan: Plan, tolerance: Tolerance
+    ) -> tuple[forward.Prepared, list[Tensor], list[int]]:
+        """What `forward.run` takes."""
         length = next(operand.shape[1] for kind, operand in zip(program.kinds, operands, strict=True) if kind.is_timed)
-        key = (id(program), id(plan), length, initial.shape, offsets is None)
+        key = (id(program), id(plan), length, initial.shape, packed)
         found = self._launches.get(key)
         if found is None:
             if len(self._launches) >= REMEMBERED:
                 self._launches.clear()
-            found = self._launches[key] = (self._launch(program, initial, length, offsets is not None, plan), program, plan)
-        return forward.solve(program, operands, initial, length=length, offsets=offsets, launch=found[0], tolerance=tolerance)
+            found = self._launches[key] = (self._launch(program, initial, length, packed, plan), program, plan)
+        return forward.arrange(program, operands, initial, length=length, packed=packed, launch=found[0], tolerance=tolerance)
 
     def backward(
         self,

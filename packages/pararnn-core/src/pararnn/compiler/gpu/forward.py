@@ -7,7 +7,6 @@ waits for the device. Oracle: `pararnn.compiler.reference`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,37 +14,15 @@ from torch import Tensor
 
 from pararnn.compiler.engine import Tolerance
 from pararnn.compiler.gpu.calls import Kernel as Kernel
+from pararnn.compiler.gpu.forward_prepared import Prepared as Prepared
 from pararnn.compiler.gpu.forward_source import boundary, module, source
-from pararnn.compiler.gpu.launches import Launch, power_of_two
+from pararnn.compiler.gpu.launches import CHECKED, MEETING, Launch, ahead_of, power_of_two
 from pararnn.compiler.program import Kind, Program
 
 REMEMBERED = 512
 # Numbers of a tile of the kernel that corrects entries, and its channels, which are those of a repair too.
 BOUNDARY_TILE, BOUNDARY_STATE = 4096, 2
 REPAIR_COUNT, REPAIR_INTERVAL = 128, 32
-
-
-@dataclass
-class Prepared:
-    """The kernels of one way to solve tensors of one layout.
-
-    Attributes:
-        kept: what is told by its address and so has to stay alive.
-        launches: the kernels in the order in which they are launched, each with the names of the workspaces that follow the operands.
-        shapes: of the workspaces, with their dtypes; `states` and `record` are among them.
-        arguments: what a kernel begins with, row strides filled in.
-        places: where in it the initial state and the operands go.
-        copies: the operands that have to be copied first.
-        is_ready: whether every kernel is compiled.
-    """
-
-    kept: tuple[Any, ...]
-    launches: list[tuple[Kernel, tuple[str, ...]]]
-    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]
-    arguments: list[Any]
-    places: list[int]
-    copies: list[int]
-    is_ready: bool = field(default=False)
 
 
 _prepared: dict[tuple[Any, ...], Prepared] = {}
@@ -55,31 +32,58 @@ def solve(
     program: Program, operands: Sequence[Tensor], initial: Tensor, *, length: int, offsets: Tensor | None, launch: Launch, tolerance: Tolerance
 ) -> tuple[Tensor, Tensor]:
     """States and record: see `pararnn.compiler.engine.Engine.solve`; `launch` and `tolerance` are told by their address."""
+    work, tensors, addresses = arrange(program, operands, initial, length=length, packed=offsets is not None, launch=launch, tolerance=tolerance)
+    return run(work, addresses, offsets, initial.device, tensors)
+
+
+def arrange(
+    program: Program, operands: Sequence[Tensor], initial: Tensor, *, length: int, packed: bool, launch: Launch, tolerance: Tolerance
+) -> tuple[Prepared, list[Tensor], list[int]]:
+    """What solves tensors of this layout; the initial state and the operands as it takes them, and their addresses."""
     tensors = [initial, *operands]
     addresses = [one.data_ptr() for one in tensors]
     layout = [(one.dtype, one.stride(), address & 15) for one, address in zip(tensors, addresses, strict=True)]
-    key = (id(program), id(launch), id(tolerance), length, offsets is None, initial.shape, initial.get_device(), *layout)
+    key = (id(program), id(launch), id(tolerance), length, packed, initial.shape, initial.get_device(), *layout)
     work = _prepared.get(key)
     if work is None:
         copies = _copies((Kind.ELEMENT, *program.kinds), tensors)
         _densify(tensors, addresses, copies)
-        work = _remember(key, _prepare(program, tensors, copies, length, offsets is not None, launch, tolerance))
+        work = _remember(key, _prepare(program, tensors, copies, length, packed, launch, tolerance))
     elif work.copies:
         _densify(tensors, addresses, work.copies)
-    if initial.is_cuda and initial.get_device() != torch.cuda.current_device():
-        with torch.cuda.device_of(initial):
-            return _run(work, tensors, addresses, offsets)
-    return _run(work, tensors, addresses, offsets)
+    return work, tensors, addresses
+
+
+def run(
+    work: Prepared, addresses: Sequence[int], offsets: Tensor | None, device: torch.device, tensors: Sequence[Tensor] = ()
+) -> tuple[Tensor, Tensor]:
+    """States and record by `work` of what lies at `addresses`, the initial state first; `tensors` are asked for until `work.is_ready`."""
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return run(work, addresses, offsets, device, tensors)
+    # Quicker than `empty`, which small solves feel.
+    spaces = {name: torch.empty_strided(shape, strides, dtype=dtype, device=device) for name, shape, strides, dtype in work.spaces}
+    _launch(work, spaces, tensors, addresses, offsets)
+    return spaces["states"], spaces["record"]
 
 
 def step(program: Program, state: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
     """One step: see `pararnn.compiler.engine.Engine.step`."""
+    work, tensors, addresses = arrange_step(program, state, operands, out)
+    target = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
+    run_step(work, addresses, target, tensors)
+    if target is not out:
+        out.copy_(target)
+
+
+def arrange_step(program: Program, state: Tensor, operands: Sequence[Tensor], out: Tensor) -> tuple[Prepared, list[Tensor], list[int]]:
+    """As `arrange`, for one step into `out`."""
     # A step is a sequence of one: the rows of the kernel are those of the batch.
     tensors = [state, *(one.unsqueeze(1) if kind.is_timed else one for kind, one in zip(program.kinds, operands, strict=True))]
     addresses = [one.data_ptr() for one in tensors]
     layout = [(one.dtype, one.stride(), address & 15) for one, address in zip(tensors, addresses, strict=True)]
-    target = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
-    key = (id(program), state.shape, state.get_device(), target.dtype, target.data_ptr() & 15, *layout)
+    aligned = out.data_ptr() & 15 if out.is_contiguous() else 0
+    key = (id(program), state.shape, state.get_device(), out.dtype, aligned, *layout)
     work = _prepared.get(key)
     if work is None:
         copies = _copies((Kind.ELEMENT, *program.kinds), tensors)
@@ -87,20 +91,20 @@ def step(program: Program, state: Tensor, operands: Sequence[Tensor], out: Tenso
         work = _remember(key, _prepare_step(program, tensors, copies))
     elif work.copies:
         _densify(tensors, addresses, work.copies)
-    with torch.cuda.device_of(state):
-        _launch(work, {"states": target, "record": target}, tensors, addresses, None)
-    if target is not out:
-        out.copy_(target)
+    return work, tensors, addresses
 
 
-def _run(work: Prepared, tensors: list[Tensor], addresses: list[int], offsets: Tensor | None) -> tuple[Tensor, Tensor]:
-    device = tensors[0].device
-    spaces = {name: torch.empty(shape, dtype=dtype, device=device) for name, (shape, dtype) in work.shapes.items()}
-    _launch(work, spaces, tensors, addresses, offsets)
-    return spaces["states"], spaces["record"]
+def run_step(work: Prepared, addresses: Sequence[int], target: Tensor, tensors: Sequence[Tensor] = ()) -> None:
+    """Write the next state to `target`, which is contiguous; as `run`."""
+    device = target.device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            run_step(work, addresses, target, tensors)
+        return
+    _launch(work, {"states": target, "record": target}, tensors, addresses, None)
 
 
-def _launch(work: Prepared, spaces: dict[str, Tensor], tensors: list[Tensor], addresses: list[int], offsets: Tensor | None) -> None:
+def _launch(work: Prepared, spaces: dict[str, Tensor], tensors: Sequence[Tensor], addresses: Sequence[int], offsets: Tensor | None) -> None:
     memory = work.arguments.copy()
     bounds = spaces["states"] if offsets is None else offsets
     held: dict[str, Any] = spaces
@@ -126,7 +130,10 @@ def _prepare(program: Program, tensors: list[Tensor], copies: list[int], length:
     initial, *operands = tensors
     sequences, state = initial.shape
     carry = torch.float64 if initial.dtype == torch.float64 else torch.float32
-    kernels = module(source(program, launch.variant, launch.ahead, keeps=initial.dtype == carry))
+    keeps = initial.dtype == carry
+    # States of less precision than the carry cannot be compared.
+    checked = max(launch.ahead, ahead_of(launch.interval, CHECKED)) if keeps and launch.interval >= MEETING else 0
+    kernels = module(source(program, launch.variant, launch.ahead, keeps=keeps, checked=checked))
     constants = _constants(program, operands, state, initial.dtype, launch.block_state, packed=packed)
     blocks = -(-state // launch.block_state)
     limits = (tolerance.absolute, tolerance.relative)
@@ -146,7 +153,10 @@ def _prepare(program: Program, tensors: list[Tensor], copies: list[int], length:
         tile = min(power_of_two(intervals), BOUNDARY_TILE // block)
         sweeping = {
             name: Kernel(
-                getattr(kernels, name), (sequences * blocks * parts, 1, 1), (length, parts, launch.interval, *constants, launch.count), options
+                getattr(kernels, name),
+                (sequences * blocks * parts, 1, 1),
+                (length, parts, launch.interval, *limits, *constants, launch.count),
+                options,
             )
             for name in ("open_sweep", "sweep", "write")
         }
@@ -158,7 +168,7 @@ def _prepare(program: Program, tensors: list[Tensor], copies: list[int], length:
         repairing = _constants(program, operands, state, initial.dtype, block, packed=packed)
         numbers = (length, REPAIR_INTERVAL, *limits, tolerance.sweeps, *repairing, REPAIR_COUNT, True)
         repair = Kernel(kernels.shoot, (sequences * blocks, 1, 1), numbers, _options(max(1, REPAIR_COUNT * block // 128)))
-        shapes |= {"between": ((4 * sequences * entries * state,), carry), "flags": ((sequences, state), torch.int32)}
+        shapes |= {"between": ((5 * sequences * entries * state,), carry), "flags": ((sequences, state), torch.int32)}
         swept, corrected = ("flags", "between"), ("between", "flags", "record")
         launches = [(sweeping["open_sweep"], swept), (correcting["first"], corrected)]
         launches += [(sweeping["sweep"], swept), (correcting["later"], corrected)] * (min(launch.sweeps, tolerance.sweeps) - 1)

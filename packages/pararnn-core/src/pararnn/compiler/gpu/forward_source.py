@@ -22,8 +22,8 @@ from pararnn.compiler.program import Program
 REPAIR_AHEAD = 1
 
 
-def source(program: Program, variant: Variant | Literal["step"], ahead: int, *, keeps: bool) -> str:
-    """The kernels that a solve by `variant` needs; `keeps` where the states have the precision of the carry."""
+def source(program: Program, variant: Variant | Literal["step"], ahead: int, *, keeps: bool, checked: int = 0) -> str:
+    """The kernels that a solve by `variant` needs; `keeps` where the states have the precision of the carry; `checked` as in `sweep_kernels`."""
     subject = Forward(program, keeps and variant != "walk")
     parts = [subject.text]
     if variant == "step":
@@ -33,7 +33,7 @@ def source(program: Program, variant: Variant | Literal["step"], ahead: int, *, 
     elif variant == "shoot":
         parts += [NEWTON, shoot_kernel(subject, ahead)]
     else:
-        parts += [NEWTON, *sweep_kernels(subject, ahead), shoot_kernel(subject, REPAIR_AHEAD)]
+        parts += [NEWTON, *sweep_kernels(subject, ahead, checked), shoot_kernel(subject, REPAIR_AHEAD)]
     return '"""A step and the loops around it, printed by pararnn."""\n' + "\n\n".join(parts)
 
 

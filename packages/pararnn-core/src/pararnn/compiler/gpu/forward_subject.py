@@ -164,6 +164,10 @@ def prologue(subject: Forward, *, tile: bool, parts: bool = False) -> list[str]:
         "start = tl.load(start_ptr + sequence * start_row + lane, mask=inside, other=0.0).to(CARRY)",
     ]
     for index in subject.timed:
+        if 0 < index < subject.program.together:
+            # One pointer that moves with the steps, instead of many.
+            text.append(f"o{index} = o0 + {index}")
+            continue
         text.append(f"o{index} = o{index}_ptr + row * o{index}_row + origin * O{index}_TIME" + (" + lane" if subject.is_element(index) else ""))
     for index in subject.fixed:
         place = " + lane, mask=inside, other=0.0" if subject.program.kinds[index] is Kind.CHANNEL else ""

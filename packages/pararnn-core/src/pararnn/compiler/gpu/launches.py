@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Variant = Literal["walk", "shoot", "across"]
+# Steps of an interval from which on sweeps of `across` look whether they have met the one before, and after how many steps each, at most.
+MEETING, CHECKED = 128, 32
 
 
 @dataclass(frozen=True, kw_only=True)

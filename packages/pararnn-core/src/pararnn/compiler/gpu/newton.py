@@ -7,11 +7,12 @@ expected of that one.
 from __future__ import annotations
 
 # An update below the root of its tolerance, times REACH, is taken to be in reach of one correction with the slopes at hand. A sweep that does not
-# at least halve the update is a strike; at the second in a row the walk takes over. See `pararnn.solver.iteration`.
+# at least halve the update is a strike; at the fourth in a row the walk takes over. See `pararnn.solver.iteration`, which sees whole sequences and
+# merges intervals: here a program sees few channels, and where each has two states to choose from, updates are as large as the states for a while.
 SOURCE = '''
 REACH: tl.constexpr = tl.constexpr(4.0)
 SHRINK: tl.constexpr = tl.constexpr(0.5)
-STRIKES: tl.constexpr = tl.constexpr(2)
+STRIKES: tl.constexpr = tl.constexpr(4)
 
 
 @triton.jit
@@ -32,6 +33,7 @@ def second_last(last, before, several, later_last, later_before, later_several):
 @triton.jit
 def from_before(x, first, is_first):
     """Of each interval what stands with the one before; `first` for the first of them."""
+    # A gather takes a third longer: it goes through shared memory.
     _, before, _ = tl.associative_scan((x, x, is_first.to(tl.int32) * 0), 0, second_last)
     return tl.where(is_first, first, before)
 

@@ -14,17 +14,17 @@ from pararnn.compiler.simplify import without_dead
 
 # Instructions of each operation on a GPU in single precision, about; those that are not listed take one.
 INSTRUCTIONS: Mapping[str, int] = {
-    "exp": 5,
-    "expm1": 15,
+    "exp": 2,
+    "expm1": 12,
     "log": 18,
     "log1p": 32,
     "sqrt": 10,
     "rsqrt": 4,
     "sin": 20,
     "cos": 20,
-    "tanh": 22,
-    "sigmoid": 13,
-    "softplus": 17,
+    "tanh": 13,
+    "sigmoid": 6,
+    "softplus": 14,
     "erf": 25,
     "sign": 4,
     "div": 8,
@@ -114,15 +114,18 @@ def _not_made_of(expression: Expression, inputs: Collection[str]) -> set[str]:
 
 
 def _given(expression: Expression, name: str) -> Expression:
-    """`expression` with the result `name` as an input `kept`."""
+    """`expression` with the result `name` as an input `kept`. A difference that is kept is known the other way round, too."""
+    made = next(operation for operation in expression if operation.result == name)
+    reverse = made.arguments[::-1] if made.primitive == "sub" else None
 
-    def new(value: str | float) -> str | float:
-        return "kept" if value == name else value
+    def given(operation: Operation) -> Operation:
+        if operation.primitive == "sub" and operation.arguments == reverse:
+            return Operation(operation.result, "neg", ("kept",))
+        return Operation(operation.result, operation.primitive, tuple("kept" if value == name else value for value in operation.arguments))
 
-    operations = tuple(
-        Operation(operation.result, operation.primitive, tuple(map(new, operation.arguments))) for operation in expression if operation.result != name
-    )
-    return without_dead(Expression((*expression.inputs, "kept"), operations, tuple(map(new, expression.outputs))))
+    outputs = tuple("kept" if value == name else value for value in expression.outputs)
+    operations = tuple(given(operation) for operation in expression if operation.result != name)
+    return without_dead(Expression((*expression.inputs, "kept"), operations, outputs))
 
 
 def _same(expression: Expression, making: Expression) -> str | None:

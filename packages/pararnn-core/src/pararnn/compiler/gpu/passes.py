@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from pararnn.compiler.gpu.forward_subject import Forward, Function
 
+# States have met where what is between them cannot grow beyond so many tolerances before the interval ends.
+MET = 0.125
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -21,6 +24,9 @@ class Pass:
         slopes: whether the product of the slopes, and the growth of an error at the entry, are carried along.
         writes: whether the states are written.
         stores, loads: whether the kept number is stored, or read instead of the operands behind it.
+        checked: steps after which the states are compared with those that the pass before has written, and 0 for no comparison. Where they have met,
+            `met` is 1, and the rest of the interval stands as it is.
+        regrows: whether the growth of an error since any step is carried along, besides that of one at the entry.
     """
 
     subject: Forward
@@ -30,6 +36,8 @@ class Pass:
     writes: bool = False
     stores: bool = False
     loads: bool = False
+    checked: int = 0
+    regrows: bool = False
 
     @property
     def function(self) -> Function:
@@ -74,6 +82,8 @@ class Pass:
                 "product = tl.where(known, product * rate, product)",
                 "growth = tl.maximum(growth, tl.abs(product))",
             ]
+            if self.regrows:
+                text += ["since = tl.maximum(tl.where(known, since * tl.abs(rate), 0.0), 1.0)", "regrowth = tl.maximum(regrowth, since)"]
         else:
             text.append(f"following_state = {call}")
         text.append(f"state = tl.broadcast_to(following_state, {self.shape})")
@@ -83,14 +93,34 @@ class Pass:
 
     def lines(self, first: str, steps: str) -> list[str]:
         """Go through `steps` steps from `first` (of each interval) on, from `state`."""
-        ahead = self.ahead
-        text = [f"at = {first}", *(f"{name}_at = {name} + at.to(tl.int64) * {stride}" for name, stride in self.moves)]
+        text = []
         if self.slopes:
             text += [f"product = tl.full({self.shape}, 1.0, CARRY)", f"growth = tl.full({self.shape}, 1.0, CARRY)"]
+        if self.regrows:
+            text += [f"since = tl.full({self.shape}, 1.0, CARRY)", "regrowth = since"]
+        if not self.checked:
+            return [*text, *self._run(first, steps, "length")]
+        return [
+            *text,
+            "met = 0",
+            f"for begun in range(0, {steps}, {self.checked}):",
+            "    stop = tl.where(met == 0, length, 0)",
+            f"    there = {first} + begun + {self.checked - 1}",
+            "    former = tl.load(out + there.to(tl.int64) * STATE, mask=inside & (there < stop), other=0.0)",
+            *(f"    {line}" for line in self._run(f"{first} + begun", f"tl.where(met == 0, {self.checked}, 0)", "stop")),
+            f"    bound = (ABSOLUTE + RELATIVE * tl.abs(state)) * {MET}",
+            "    apart = exists & (there < length) & (((tl.abs(state - former) * regrown) <= bound) == 0)",
+            "    met = tl.maximum(met, 1 - tl.max(tl.max(apart.to(tl.int32), 1), 0))",
+        ]
+
+    def _run(self, first: str, steps: str, stop: str) -> list[str]:
+        """The steps of `lines`; nothing is read at `stop` and after."""
+        ahead = self.ahead
+        text = [f"steps = {steps}", f"at = {first}", *(f"{name}_at = {name} + at.to(tl.int64) * {stride}" for name, stride in self.moves)]
         for slot in range(ahead):
-            text += [f"known = at + {slot} < length", *self.read(slot, slot, "known")]
-        body = [f"last = tl.where(begun + {ahead} < {steps}, length, 0)"]
+            text += [f"known = at + {slot} < {stop}", *self.read(slot, slot, "known")]
+        body = [f"last = tl.where(done + {ahead} < steps, length, 0)"]
         for slot in range(ahead):
             body += [*self.now(slot), f"later = at + {ahead + slot} < last", *self.read(slot, ahead + slot, "later")]
         body += [f"at += {ahead}", *(f"{name}_at += {ahead} * {stride}" for name, stride in self.moves)]
-        return [*text, f"for begun in range(0, {steps}, {ahead}):", *(f"    {line}" for line in body)]
+        return [*text, f"for done in range(0, steps, {ahead}):", *(f"    {line}" for line in body)]

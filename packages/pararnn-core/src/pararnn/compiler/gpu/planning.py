@@ -11,25 +11,29 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pararnn.compiler.engine import Workload
-from pararnn.compiler.gpu.launches import Launch, ahead_of, power_of_two
+from pararnn.compiler.gpu.launches import CHECKED, MEETING, Launch, ahead_of, power_of_two
 from pararnn.compiler.gpu.parts import instructions, is_crowded
 from pararnn.compiler.program import Kind, Program
 from pararnn.solver.planner import FORCED_PATIENCE, SHORT, Plan
 
 # Seconds of a step of the walk however short, of each instruction in it, and of a launch.
 STEP, INSTRUCTION, LAUNCH = 30e-9, 1.5e-9, 1.6e-6
-# How much longer a step takes where a program takes it for many intervals.
-TILED = 4.2
+# How much longer a step takes where a program takes it for many intervals, in `shoot` and in `across`.
+TILED, SHARED = 4.2, 5.6
+# The share of a sweep of `across` that a later one takes which reads a kept number, and steps after which one has met the sweep before.
+LATER, MET = 0.85, 128
 # Bytes in a second: of the walk, of `across`, and of `shoot` by the channels of its rows.
-STREAM, ACROSS, ROWS = 2.9e12, 3.85e12, {32: 3.0e12, 16: 2.6e12}
+STREAM, ACROSS, ROWS = 3.1e12, 3.85e12, {32: 3.3e12, 16: 2.9e12}
 NARROW_ROWS = 2.1e12
 # Seconds that a window of `shoot`, a pass of `across`, and a correction in a launch of its own take besides, and each interval in the last.
-WINDOW, PASS, CORRECTION, ENTRY = 8e-6, 5e-6, 3e-6, 4e-9
+WINDOW, PASS, CORRECTION, ENTRY = 6e-6, 7e-6, 3.7e-6, 1.2e-9
 # Steps of an interval whose reading goes to waste at its ends.
 WASTED = 4
 PROCESSORS = 132
 # Programs that are enough for the card.
 ENOUGH = 96
+# Programs of `across` below which they are made smaller, so that there are more of them.
+FULL = 3 * PROCESSORS
 # Shorter intervals take more sweeps than they save.
 SHORTEST = 8
 PATIENCE = 16
@@ -80,8 +84,12 @@ class Costs:
         passes = self.sweeps + 1
         intervals = math.ceil(self.work.longest / launch.interval)
         traffic = self.elements * self.bytes / ACROSS * (1 + WASTED / launch.interval)
-        once = PASS + max(launch.interval * self.step * TILED, traffic)
-        return passes * (once + CORRECTION + ENTRY * intervals) + LAUNCH * (2 * launch.sweeps + 3 - 2 * passes)
+        once = max(launch.interval * self.step * SHARED, traffic)
+        if launch.interval >= MEETING:
+            shares = 1 + (self.sweeps - 1) * min(1.0, MET / launch.interval) + CHECKED / launch.interval
+        else:
+            shares = 1 + self.sweeps * LATER
+        return shares * once + passes * (PASS + CORRECTION + ENTRY * intervals) + LAUNCH * (2 * launch.sweeps + 3 - 2 * passes)
 
 
 def launch_for(program: Program, work: Workload, interval: int, *, packed: bool) -> Launch:
@@ -114,13 +122,16 @@ def across(program: Program, work: Workload, interval: int, sweeps: int) -> Laun
     """Rows of 64 channels, a few intervals of them in a program."""
     block = min(64, power_of_two(work.state))
     numbers, ahead = (256, 2) if is_crowded(program) else (512, 4)
+    count = max(2, numbers // block)
+    if count > 2 and work.sequences * math.ceil(work.state / block) * math.ceil(work.longest / (interval * count)) < FULL:
+        count //= 2
     return Launch(
         variant="across",
         block_state=block,
         warps=4,
         ahead=ahead_of(interval, ahead),
         interval=interval,
-        count=max(2, numbers // block),
+        count=count,
         sweeps=sweeps,
     )
 

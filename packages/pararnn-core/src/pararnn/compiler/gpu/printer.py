@@ -17,7 +17,7 @@ TABLE = {
     # Triton's minus takes the number from zero, which costs an addition; a product with -1 costs nothing.
     "neg": "{0} * -1.0",
     "abs": "tl.abs({0})",
-    "exp": "tl.exp({0})",
+    "exp": "exp({0})",
     "expm1": "expm1({0})",
     "log": "tl.log({0})",
     "log1p": "log1p({0})",

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 # Numbers of a tile, so that all tiles of a task stay in the first levels of the cache; a backward pass does more for each tile.
-TILE, BACKWARD = 512, 4096
+TILE, BACKWARD = 1024, 4096
 # Steps of a tile, at least and at most.
 STEPS = (4, 512)
 # Channels of a task, where there are enough sequences for every thread, and where there are not.
@@ -31,11 +31,16 @@ class Layout:
 def walking(sequences: int, state: int, longest: int, itemsize: int, tile: int = TILE) -> Layout:
     """Tasks of a walk; the sizes alone decide, so that results do not depend on the number of threads."""
     vector = 64 // itemsize
-    if state < 2 * vector:
+    if not alone(state, itemsize):
         together = max(1, min(sequences, TOGETHER * vector // state))
         return Layout(state, together, _steps(state * together, longest, tile), 0)
     block = _block(state, WIDE if sequences >= ENOUGH else NARROW, vector)
     return Layout(block, 1, _steps(block, longest, tile), 0)
+
+
+def alone(state: int, itemsize: int) -> bool:
+    """Whether a walk takes sequences of so many channels one by one, so that what is one number a step serves all lanes of a task."""
+    return state >= 2 * (64 // itemsize)
 
 
 @functools.lru_cache(4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from pararnn.compiler.native.graph import Stage
 from pararnn.compiler.native.printer import lines, number
 from pararnn.compiler.native.stages import backward_stages, forward_stages
-from pararnn.compiler.program import Kind, Program, Value
+from pararnn.compiler.program import Kind, Operation, Program, Value
 
 PREFIXES = {torch.float32: "f", torch.float64: "d"}
 
@@ -21,10 +21,13 @@ def forward_source(program: Program, dtype: torch.dtype) -> str:
     stages = forward_stages(program)
     slots = _Slots(program.operands, stages.still.outputs, stages.early.outputs, ("STATE", "NEXT", "CURRENT", "PRODUCT", "GROWTH"))
     (following,), (ahead, slope) = stages.value.outputs, stages.advance.outputs
+    shared = _shared(program)
     passes = (
         _pass("still", stages.still, slots, _kept(stages.still.outputs)),
         _pass("early", stages.early, slots, _kept(stages.early.outputs)),
+        _pass("early_uniform", stages.brief, slots, _kept(stages.brief.outputs), shared=shared),
         _pass("value", stages.value, slots, {"NEXT": following}, state="STATE"),
+        _pass("value_uniform", stages.value, slots, {"NEXT": following}, state="STATE", shared=shared),
         _pass("advance", stages.advance, slots, {"CURRENT": ahead}, state="CURRENT", slope=slope),
     )
     return _text(program, dtype, slots, passes, single=("NEXT", "CURRENT", "PRODUCT", "GROWTH"), loops=("walk.h", "shooting.h"))
@@ -35,13 +38,22 @@ def backward_source(program: Program, dtype: torch.dtype, needs: tuple[bool, ...
     stages = backward_stages(program, needs)
     *prepared, slope = stages.early.outputs
     slots = _Slots(program.operands, stages.still.outputs, prepared, ("STATE", "COSTATE", "SLOPE", "GRADIENTS"), spread=len(program.kinds))
-    wanted = [f"GRADIENTS + {index}" for index, need in enumerate(needs) if need]
+    wanted, shared = [f"GRADIENTS + {index}" for index, need in enumerate(needs) if need], _shared(program)
+    gradients = dict(zip(wanted, stages.late.outputs, strict=True))
+    summed = {f"GRADIENTS + {index}" for index, kind in enumerate(program.kinds) if not kind.is_timed}
     passes = (
         _pass("still", stages.still, slots, _kept(stages.still.outputs)),
         _pass("early", stages.early, slots, _kept(prepared) | {"SLOPE": slope}, state="STATE"),
-        _pass("late", stages.late, slots, dict(zip(wanted, stages.late.outputs, strict=True)), state="STATE"),
+        _pass("early_uniform", stages.early, slots, _kept(prepared) | {"SLOPE": slope}, state="STATE", shared=shared),
+        _pass("late", stages.late, slots, gradients, state="STATE"),
+        _pass("late_uniform", stages.late, slots, gradients, state="STATE", shared=shared, summed=summed),
     )
     return _text(program, dtype, slots, passes, single=(), loops=("backward.h",), needs=needs)
+
+
+def _shared(program: Program) -> frozenset[str]:
+    """The operands that are one number a step."""
+    return frozenset(name for name, kind in zip(program.operands, program.kinds, strict=True) if kind is Kind.STEP)
 
 
 def _kept(values: Sequence[Value]) -> dict[str, Value]:
@@ -68,27 +80,43 @@ class _Slots:
         return self.places.get(name, name)
 
 
-def _pass(name: str, stage: Stage, slots: _Slots, stores: Mapping[str, Value], *, state: str = "", slope: Value | None = None) -> str:
-    """A pass as a C function, over steps and then lanes; with a `slope`, it carries the product of slopes and how much errors have grown."""
+def _pass(
+    name: str,
+    stage: Stage,
+    slots: _Slots,
+    stores: Mapping[str, Value],
+    *,
+    state: str = "",
+    slope: Value | None = None,
+    shared: Set[str] = frozenset(),
+    summed: Set[str] = frozenset(),
+) -> str:
+    """A pass as a C function, over steps and then lanes; with a `slope`, it carries the product of slopes and how much errors have grown.
+
+    What follows from `shared` inputs alone is computed once a step. To the places in `summed` is added, instead of stored.
+    """
     if not stores:
         return f"static void {name}(const Bank *bank, long steps, long lanes) {{ (void)bank, (void)steps, (void)lanes; }}"
     carries = {"state": state, "costate": "COSTATE"}
     sources = {value: carries[value] if value in carries else slots.place(value) for value in stage.inputs}
     targets = {f"to_{index}": slots.place(place) for index, place in enumerate(stores)}
     truths: set[str] = set()
-    body = [f"const real {value} = from_{value}[i];" for value in sources]
-    body += lines(stage.operations, truths)
+    once = _following(shared & sources.keys(), stage.operations)
+    before = [f"const real {value} = *from_{value};" for value in sources if value in once]
+    before += lines([operation for operation in stage.operations if operation.result in once], truths)
+    body = [f"const real {value} = from_{value}[i];" for value in sources if value not in once]
+    body += lines([operation for operation in stage.operations if operation.result not in once], truths)
     if slope is not None:
         targets |= {"product": "PRODUCT", "growth": "GROWTH"}
         body += [f"product[i] = {number(slope, truths)} * product[i];", "growth[i] = larger_size(growth[i], product[i]);"]
-    body += [f"to_{index}[i] = {number(value, truths)};" for index, value in enumerate(stores.values())]
+    body += [f"to_{index}[i] {'+=' if place in summed else '='} {number(value, truths)};" for index, (place, value) in enumerate(stores.items())]
     pointers = [f"const real *from_{value} = bank->base[{place}] + s * bank->stride[{place}];" for value, place in sources.items()]
     pointers += [f"real *{target} = bank->base[{place}] + s * bank->stride[{place}];" for target, place in targets.items()]
     return "\n".join(
         (
             f"static APART void {name}(const Bank *bank, long steps, long lanes) {{",
             "    for (long s = 0; s < steps; s++) {",
-            *(f"        {line}" for line in pointers),
+            *(f"        {line}" for line in (*pointers, *before)),
             "#pragma omp simd",
             "        for (long i = 0; i < lanes; i++) {",
             *(f"            {line}" for line in body),
@@ -97,6 +125,16 @@ def _pass(name: str, stage: Stage, slots: _Slots, stores: Mapping[str, Value], *
             "}",
         )
     )
+
+
+def _following(names: Set[str], operations: Sequence[Operation]) -> set[str]:
+    """The names, and those of the results that follow from them alone."""
+    found = set(names)
+    for operation in operations:
+        named = [argument for argument in operation.arguments if isinstance(argument, str)]
+        if named and found.issuperset(named):
+            found.add(operation.result)
+    return found
 
 
 def _text(
@@ -122,6 +160,7 @@ def _text(
         f"enum {{ OPERANDS = {len(program.kinds)}, SLOTS = {slots.size}, TILES = {slots.size - len(single)} }};",
         f"enum {{ {', '.join(f'{name} = {place}' for name, place in slots.named.items())} }};",
         _flags("TIMED", [kind.is_timed for kind in program.kinds]),
+        _flags("SHARED", [kind is Kind.STEP for kind in program.kinds]),
         _flags("VARIES", varies),
     ]
     if needs is not None:

@@ -15,12 +15,14 @@ class Forward:
     Attributes:
         still: what channels decide, once a task.
         early: what does not depend on the state, all steps of a tile at once.
+        brief: the part of it that a walk needs.
         value: from a state to the next.
         advance: the same with the slope.
     """
 
     still: Stage
     early: Stage
+    brief: Stage
     value: Stage
     advance: Stage
 
@@ -47,7 +49,8 @@ def forward_stages(program: Program) -> Forward:
     value = graph.stage(2, graph.add(program.value, inputs))
     advance = graph.stage(2, graph.add(program.advance, inputs))
     early = graph.stage(1, graph.kept(1, value, advance))
-    return Forward(graph.stage(0, graph.kept(0, early, value, advance)), early, value, advance)
+    brief = graph.stage(1, graph.kept(1, value))
+    return Forward(graph.stage(0, graph.kept(0, early, value, advance)), early, brief, value, advance)
 
 
 def backward_stages(program: Program, needs: tuple[bool, ...]) -> Backward:

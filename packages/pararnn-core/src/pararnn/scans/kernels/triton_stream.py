@@ -16,92 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pararnn.scans.kernels.triton_groups import compose, fetch, follow, gather_ends, store, walk_steps
 from pararnn.scans.kernels.triton_steps import bounds_of, enter
-
-# Steps that are read at once where they are walked one by one.
-STEPS = tl.constexpr(16)
-
-
-@triton.jit
-def _read(ptr, step, lane_stride, begin, near, lane, mask, CARRY: tl.constexpr, OFFSET: tl.constexpr):
-    """A tile of numbers, zero where `mask` is false."""
-    return tl.load(ptr + tl.cast(begin, tl.int64) * step + (near * step.to(OFFSET) + lane * lane_stride), mask=mask, other=0.0).to(CARRY)
-
-
-@triton.jit
-def _fetch(
-    sources, begin, tile, SKIP_FIRST: tl.constexpr, MAP_GRAD: tl.constexpr, HAS_START: tl.constexpr, CARRY: tl.constexpr, OFFSET: tl.constexpr
-):
-    """Maps, terms, and the states that maps acted on where they are needed. Beyond the end all are zero: what comes of them is not used."""
-    a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, states_ptr, states_step, states_lane, start = sources
-    near, lane, inside, length = tile
-    step = begin + near
-    mask = (step < length) & inside
-    a = _read(a_ptr, a_step, a_lane, begin, near, lane, mask & (step > 0) if SKIP_FIRST else mask, CARRY, OFFSET)
-    b = _read(b_ptr, b_step, b_lane, begin, near, lane, mask, CARRY, OFFSET)
-    s = a
-    if MAP_GRAD:
-        # The walk goes back through time: maps acted on the states one step on, and the last of them on the initial state.
-        s = _read(states_ptr + states_step, states_step, states_lane, begin, near, lane, (step + 1 < length) & inside, CARRY, OFFSET)
-        if HAS_START:
-            s = tl.where(step + 1 == length, start, s)
-    return a, b, s
-
-
-@triton.jit
-def _store(targets, begin, tile, h, s, MAP_GRAD: tl.constexpr, OFFSET: tl.constexpr):
-    """Store states; with MAP_GRAD they are costates, whose products with the states that maps acted on are the gradients of maps."""
-    out_ptr, map_grad_ptr, out_step = targets
-    near, lane, inside, length = tile
-    mask = (begin + near < length) & inside
-    offset = near * out_step.to(OFFSET) + lane
-    far = tl.cast(begin, tl.int64) * out_step
-    tl.store(out_ptr + far + offset, h.to(out_ptr.dtype.element_ty), mask=mask)
-    if MAP_GRAD:
-        tl.store(map_grad_ptr + far + offset, (h * s).to(out_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _follow(p, x, q, y):
-    return q * p, q * x + y
-
-
-@triton.jit
-def _compose(p, x, before_p, before_x, q, y, between_p, between_x):
-    """Of groups that follow each other, what all of them do, and what all but the last do."""
-    return q * p, q * x + y, between_p * p, between_p * x + between_x
-
-
-@triton.jit
-def _gather(last, product, growth, size, other_last, other_product, other_growth, other_size):
-    return last + other_last, product + other_product, growth * other_growth, size + other_size
-
-
-@triton.jit
-def _walk(
-    sources,
-    targets,
-    lane,
-    inside,
-    length,
-    h,
-    SKIP_FIRST: tl.constexpr,
-    MAP_GRAD: tl.constexpr,
-    HAS_START: tl.constexpr,
-    CARRY: tl.constexpr,
-    OFFSET: tl.constexpr,
-):
-    """All states from `h`, one after the other."""
-    near = tl.arange(0, STEPS).to(OFFSET)[None, :, None]
-    tile = (near, lane, inside, length)
-    for begin in range(0, length, STEPS):
-        a, b, s = _fetch(sources, begin, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CARRY, OFFSET)
-        x = b
-        for step in tl.static_range(STEPS):
-            here = near == step
-            h = tl.sum(tl.where(here, a, 0.0), 1, keep_dims=True) * h + tl.sum(tl.where(here, b, 0.0), 1, keep_dims=True)
-            x = tl.where(here, h, x)
-        _store(targets, begin, tile, x, s, MAP_GRAD, OFFSET)
 
 
 @triton.jit(do_not_specialize=("ROWS", "SEGMENTS"))
@@ -182,18 +98,18 @@ def stream_kernel(
     doubt = tl.zeros_like(first)
     wrong = tl.zeros((1, 1, BLOCK_STATE), tl.int32)
     for begin in tl.range(0, length, BLOCK_TIME, num_stages=STAGES):
-        a, b, s = _fetch(sources, begin, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CARRY, OFFSET)
-        p, x = tl.associative_scan((a, b), 1, _follow)
+        a, b, s = fetch(sources, begin, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CARRY, OFFSET)
+        p, x = tl.associative_scan((a, b), 1, follow)
         p = tl.sum(tl.where(ends, p, 0.0), 1, keep_dims=True)
         x = tl.sum(tl.where(ends, x, 0.0), 1, keep_dims=True)
-        p, _x, q, y = tl.associative_scan((p, x, tl.full(p.shape, 1.0, CARRY), tl.zeros(p.shape, CARRY)), 0, _compose)
+        p, _x, q, y = tl.associative_scan((p, x, tl.full(p.shape, 1.0, CARRY), tl.zeros(p.shape, CARRY)), 0, compose)
         b = tl.where(height == 0, a * (q * h + y) + b, b)
-        _p, x = tl.associative_scan((a, b), 1, _follow)
-        _store(targets, begin, tile, x, s, MAP_GRAD, OFFSET)
+        _p, x = tl.associative_scan((a, b), 1, follow)
+        store(targets, begin, tile, x, s, MAP_GRAD, OFFSET)
         none = tl.zeros(a.shape, CARRY)
-        last, product, growth, size = tl.reduce((tl.where(ends, x, 0.0), none, tl.maximum(tl.abs(a), 1.0), tl.abs(x)), 1, _gather, keep_dims=True)
+        last, product, growth, size = tl.reduce((tl.where(ends, x, 0.0), none, tl.maximum(tl.abs(a), 1.0), tl.abs(x)), 1, gather_ends, keep_dims=True)
         parts = (tl.where(at_last, last, 0.0), tl.where(at_last, tl.abs(p), 0.0), growth, size)
-        h, product, growth, size = tl.reduce(parts, 0, _gather, keep_dims=True)
+        h, product, growth, size = tl.reduce(parts, 0, gather_ends, keep_dims=True)
         largest = tl.maximum(largest, size)
         doubt = product * doubt + growth * (TINY * largest)
         right = (doubt <= tl.maximum(NEAR * size, FAR * largest)) & (size < float("inf"))
@@ -202,4 +118,4 @@ def stream_kernel(
     if tl.max(tl.ravel(wrong), 0) > 0:
         # What was stored is stored again, by other threads.
         tl.debug_barrier()
-        _walk(sources, targets, lane, inside, length, first, SKIP_FIRST, MAP_GRAD, HAS_START, CARRY, OFFSET)
+        walk_steps(sources, targets, lane, inside, length, first, SKIP_FIRST, MAP_GRAD, HAS_START, CARRY, OFFSET)

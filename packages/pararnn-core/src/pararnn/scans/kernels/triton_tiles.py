@@ -1,4 +1,6 @@
-"""The diagonal scan in one pass over memory, for few lanes and long time: a program owns one tile, and learns of its past from the others.
+"""The diagonal scan in one pass over memory, for few lanes and long time: a warp owns one tile, and learns of its past from the others.
+
+It serves complex numbers; real ones have `triton_chain`.
 
 A program loads its tile, scans it from zero and publishes the product of its maps and its end. What it starts from follows from what earlier tiles
 publish, gathered in three levels: the tiles of its own group of GROUP before it; the groups of its own era of GROUP groups before it, which the
@@ -55,12 +57,17 @@ def _await(ptr, offset, mask, CARRY: tl.constexpr):
 
 @triton.jit
 def _await_both(ptr, offset, part, mask, CARRY: tl.constexpr):
-    """The published numbers at `offset` and `part` behind it, which are asked for at once. Both must be used: Triton 3.6 fails where one is not."""
+    """The published numbers at `offset` and `part` behind it, asked for at once, and again where they are missing.
+
+    Both must be used: Triton 3.6 fails where one is not.
+    """
     one = tl.load(ptr + offset, mask=mask, other=0, volatile=True)
     two = tl.load(ptr + part + offset, mask=mask, other=0, volatile=True)
-    while tl.max(tl.ravel(((one == -1) | (two == -1)).to(tl.int32)), 0) > 0:
-        one = tl.load(ptr + offset, mask=mask, other=0, volatile=True)
-        two = tl.load(ptr + part + offset, mask=mask, other=0, volatile=True)
+    missing = (one == -1) | (two == -1)
+    while tl.max(tl.ravel(missing.to(tl.int32)), 0) > 0:
+        one = tl.where(missing, tl.load(ptr + offset, mask=missing, other=0, volatile=True), one)
+        two = tl.where(missing, tl.load(ptr + part + offset, mask=missing, other=0, volatile=True), two)
+        missing = (one == -1) | (two == -1)
     return one.to(CARRY, bitcast=True), two.to(CARRY, bitcast=True)
 
 

@@ -109,6 +109,10 @@ def walk_kernel(
     ONLY_MARKED: tl.constexpr,
 ):
     """All tiles of one sequence, on channels of its own: see the module. `ROWS` is not read."""
+    if ONLY_MARKED:
+        is_right = tl.load(marks_ptr + tl.program_id(0)) != 0
+        if is_right:
+            return
     SKIP_FIRST: tl.constexpr = COSTATE or not HAS_START
     WIDTH: tl.constexpr = 2 if COMPLEX else 1
     blocks = tl.cdiv(STATE, BLOCK_STATE)
@@ -138,8 +142,6 @@ def walk_kernel(
         h_im = h_re
     near = tl.arange(0, BLOCK_TIME).to(OFFSET)[:, None]
     lane = lane[None, :]
-    if ONLY_MARKED:
-        length = tl.where(tl.load(marks_ptr + tl.program_id(0)) == 0, length, 0)
     sources = (a_ptr, a_step, a_lane, b_ptr, b_step, b_lane, states_ptr, states_step, states_lane, start_re, start_im)
     tile = (near, lane, inside, length)
     zero = _fetch(sources, 0, tile, SKIP_FIRST, MAP_GRAD, HAS_START, CONJ, COMPLEX, CARRY, OFFSET)

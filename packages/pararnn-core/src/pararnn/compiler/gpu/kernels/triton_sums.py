@@ -10,11 +10,27 @@ import triton.language as tl
 
 # Numbers that a program adds at once.
 TILE = 4096
+# The group that is limited, where none is.
+UNLIMITED = -1
 
 
 @triton.jit
-def sum_kernel(parts_ptr, sums_ptr, parts_at, PARTS, SIZE, BLOCK_PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    """The sums of BLOCK_SIZE places over all parts."""
+def sum_kernel(
+    parts_ptr,
+    sums_ptr,
+    limited_ptr,
+    parts_at,
+    PARTS,
+    SIZE,
+    LIMITED: tl.constexpr,
+    BOUND: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """The sums of BLOCK_SIZE places over all parts.
+
+    Those of group LIMITED are gradients by numbers at `limited_ptr`: zero where these are beyond BOUND and a descent step leads further away.
+    """
     blocks = tl.cdiv(SIZE, BLOCK_SIZE)
     group = (tl.program_id(0) // blocks).to(tl.int64)
     place = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[None, :]
@@ -25,6 +41,10 @@ def sum_kernel(parts_ptr, sums_ptr, parts_at, PARTS, SIZE, BLOCK_PARTS: tl.const
         mask = (place < SIZE) & (begin + part < PARTS)
         total += tl.load(parts_ptr + (begin + part).to(tl.int64) * SIZE, mask=mask, other=0.0)
     result = tl.sum(total, 0, keep_dims=True)
+    if LIMITED >= 0:
+        number = tl.load(limited_ptr + place, mask=place < SIZE, other=0.0).to(result.dtype)
+        away = (tl.abs(number) > BOUND) & (result * number < 0.0)
+        result = tl.where((group == LIMITED) & away, 0.0, result)
     tl.store(sums_ptr + group * SIZE + place, result.to(sums_ptr.dtype.element_ty), mask=place < SIZE)
 
 

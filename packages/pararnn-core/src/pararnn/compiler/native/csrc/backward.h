@@ -13,6 +13,7 @@ typedef struct {
 } Call;
 
 static void late(const Bank *bank, long steps, long lanes);
+static void late_uniform(const Bank *bank, long steps, long lanes);
 
 /* Zero where a group has no step: what was computed there is meaningless, and may be NaN. */
 static void clear(const Frame *frame, real *tile, long first, long steps) {
@@ -84,6 +85,17 @@ static void sum_steps(const Frame *frame, long slot, long steps, real *partial, 
     for (long i = 0; i < width; i++) total[i] += (double)partial[i];
 }
 
+/* The gradients that are summed over steps. In a uniform frame the passes do that, tile by tile, and the sums lie in the first row of the tile. */
+static int is_summed(long slot) { return NEEDED[slot] && !TIMED[slot]; }
+
+static void begin_sums(Frame *frame) {
+    for (long slot = 0; frame->uniform && slot < OPERANDS; slot++) {
+        if (!is_summed(slot)) continue;
+        memset(frame->tiles[GRADIENTS + slot], 0, (size_t)frame->width * sizeof(real));
+        frame->bank.stride[GRADIENTS + slot] = 0;
+    }
+}
+
 static void load_tile(const Call *call, Frame *frame, long sequence, long first, long steps, int ragged) {
     load(frame, first, steps);
     load_before(call, frame, sequence, first, steps);
@@ -94,6 +106,7 @@ static void load_tile(const Call *call, Frame *frame, long sequence, long first,
         frame->bank.base[GRADIENTS + slot] = number_at(place, frame->groups[0].row, frame->groups[0].begin + first, frame->channel);
         frame->bank.stride[GRADIENTS + slot] = place->time;
     }
+    begin_sums(frame);
     ACROSS(early, frame, steps);
     if (ragged) clear(frame, frame->tiles[SLOPE], first, steps);
 }
@@ -106,7 +119,9 @@ static void give_tile(const Call *call, Frame *frame, long first, long steps, lo
             if (!is_direct(frame, place)) unpack(frame, tile, place, first, steps);
         } else if (NEEDED[slot] && TIMED[slot]) {
             sum_channels(frame, GRADIENTS + slot, place, block, first, steps);
-        } else if (NEEDED[slot]) {
+        } else if (is_summed(slot) && frame->uniform) {
+            for (long i = 0; i < frame->width; i++) totals[slot * frame->width + i] += (double)tile[i];
+        } else if (is_summed(slot)) {
             if (ragged) clear(frame, tile, first, steps);
             sum_steps(frame, GRADIENTS + slot, steps, partial, totals + slot * frame->width);
         }

@@ -14,5 +14,8 @@
 #define d_mad(x, y, z) ((x) * (y) + (z))
 #endif
 
+/* A loop that calls a function is not made vector code, however long the function is. */
+#define INLINE static inline __attribute__((always_inline))
+
 /* Passes are vector code of their own; copied into every caller they would take longer to compile. */
 #define APART __attribute__((noinline))

@@ -20,6 +20,7 @@ typedef uint32_t f_bits;
 #define f_UNDERFLOW 104.0f
 #define f_LIFT 64
 #define f_MINUS_ONE 20.0f
+#define f_SOFTPLUS_LAST INFINITY
 #define f_ERF_CENTRE 2.0f
 #define f_ERF_LAST 4.0f
 
@@ -30,7 +31,7 @@ typedef uint32_t f_bits;
 #define f_fma(x, y, z) __builtin_fmaf(x, y, z)
 
 /* (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2. */
-static inline float f_exp_tail(float r) {
+INLINE float f_exp_tail(float r) {
     float p = f_mad(1.3946431e-3f, r, 8.366572e-3f);
     p = f_mad(p, r, 4.1666284e-2f);
     p = f_mad(p, r, 1.6666543e-1f);
@@ -38,7 +39,7 @@ static inline float f_exp_tail(float r) {
 }
 
 /* log(1 + m) - m for 1 + m between the roots of 1/2 and 2. */
-static inline float f_log_tail(float m) {
+INLINE float f_log_tail(float m) {
     float p = f_mad(-7.86574e-2f, m, 1.2883379e-1f);
     p = f_mad(p, m, -1.3126992e-1f);
     p = f_mad(p, m, 1.4180934e-1f);
@@ -50,8 +51,21 @@ static inline float f_log_tail(float m) {
     return m * m * p;
 }
 
+/* log(1 + e) for 0 <= e <= 1. */
+INLINE float f_log1p_unit(float e) {
+    float p = f_mad(-3.3184746e-3f, e, 2.0204594e-2f);
+    p = f_mad(p, e, -5.7664462e-2f);
+    p = f_mad(p, e, 1.0680557e-1f);
+    p = f_mad(p, e, -1.5355397e-1f);
+    p = f_mad(p, e, 1.96954e-1f);
+    p = f_mad(p, e, -2.4958588e-1f);
+    p = f_mad(p, e, 3.333051e-1f);
+    p = f_mad(p, e, -4.999993e-1f);
+    return f_mad(e * e, p, e);
+}
+
 /* erf(x) / x - 1 of z = x^2 <= 1. */
-static inline float f_erf_small(float z) {
+INLINE float f_erf_small(float z) {
     float p = f_mad(7.885847e-5f, z, -8.0199435e-4f);
     p = f_mad(p, z, 5.189444e-3f);
     p = f_mad(p, z, -2.6854401e-2f);
@@ -61,7 +75,7 @@ static inline float f_erf_small(float z) {
 }
 
 /* erfc(a) exp(a^2) (1 + 2 a) of t = (a - 2) / (a + 2), for a between 1 and 4. */
-static inline float f_erf_large(float t) {
+INLINE float f_erf_large(float t) {
     float p = f_mad(1.1526492e-3f, t, 8.406319e-3f);
     p = f_mad(p, t, -8.0230385e-3f);
     p = f_mad(p, t, -5.4198224e-2f);

@@ -20,6 +20,7 @@ typedef uint64_t d_bits;
 #define d_UNDERFLOW 746.0
 #define d_LIFT 512
 #define d_MINUS_ONE 40.0
+#define d_SOFTPLUS_LAST 20.0
 #define d_ERF_CENTRE 2.4
 #define d_ERF_LAST 6.0
 
@@ -30,7 +31,7 @@ typedef uint64_t d_bits;
 #define d_fma(x, y, z) __builtin_fma(x, y, z)
 
 /* (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2. */
-static inline double d_exp_tail(double r) {
+INLINE double d_exp_tail(double r) {
     double p = d_mad(2.0924434124743313e-09, r, 2.5109023081046012e-08);
     p = d_mad(p, r, 2.7557242795354346e-07);
     p = d_mad(p, r, 2.755724424907172e-06);
@@ -44,7 +45,7 @@ static inline double d_exp_tail(double r) {
 }
 
 /* (log((1 + s) / (1 - s)) - 2 s) / s^3 of z = s^2, for (1 + s) / (1 - s) between the roots of 1/2 and 2; without its first term, and over z. */
-static inline double d_atanh_tail(double z) {
+INLINE double d_atanh_tail(double z) {
     double p = d_mad(0.13248525592480512, z, 0.13250479057167036);
     p = d_mad(p, z, 0.153870718094464);
     p = d_mad(p, z, 0.1818177618642131);
@@ -54,13 +55,20 @@ static inline double d_atanh_tail(double z) {
 }
 
 /* log(1 + m) - m for 1 + m between the roots of 1/2 and 2. */
-static inline double d_log_tail(double m) {
+INLINE double d_log_tail(double m) {
     const double s = m / (2.0 + m), z = s * s, half = 0.5 * m * m;
     return s * (half + z * d_mad(d_atanh_tail(z), z, 0.6666666666666666)) - half;
 }
 
+/* log(1 + e) for 0 <= e <= 1. */
+INLINE double d_log1p_unit(double e) {
+    const int64_t large = e > 0.41421356237309503;
+    const double m = large ? d_mad(e, 0.5, -0.5) : e;
+    return m + (d_log_tail(m) + (large ? 0.6931471805599453 : 0.0));
+}
+
 /* erf(x) / x - 1 of z = x^2 <= 1. */
-static inline double d_erf_small(double z) {
+INLINE double d_erf_small(double z) {
     double p = d_mad(5.957985641713233e-11, z, -1.1373402997998622e-09);
     p = d_mad(p, z, 1.4659938736528675e-08);
     p = d_mad(p, z, -1.6350340069952753e-07);
@@ -76,7 +84,7 @@ static inline double d_erf_small(double z) {
 }
 
 /* erfc(a) exp(a^2) (1 + 2 a) of t = (a - 2.4) / (a + 2.4), for a between 1 and 6. */
-static inline double d_erf_large(double t) {
+INLINE double d_erf_large(double t) {
     double p = d_mad(-2.210972717631806e-06, t, -1.96889017795616e-06);
     p = d_mad(p, t, 9.148711524613072e-06);
     p = d_mad(p, t, 1.8611678817198658e-05);

@@ -4,9 +4,10 @@ A lane is one channel of one group, a group a stretch of one sequence: the whole
 `capacity` steps of all lanes, each step `width` numbers, lane after lane. Rows of fewer lanes than a vector are packed without gaps (`narrow`),
 so that what does not depend on the state runs over steps and lanes as one long vector; wider rows are filled up to whole vectors.
 
-SLOTS, TILES, OPERANDS, TIMED, VARIES and the passes are generated. A slot is an array that passes read or write, the operands first: `base` is its first
-step, `stride` the distance of two. It lies in a tile (those from TILES on have one step only), or is the caller's own memory where that has the form of one.
-VARIES tells which change along time. */
+SLOTS, TILES, OPERANDS, TIMED, SHARED, VARIES and the passes are generated. A slot is an array that passes read or write, the operands first: `base`
+is its first step, `stride` the distance of two. It lies in a tile (those from TILES on have one step only), or is the caller's own memory where that
+has the form of one. VARIES tells which change along time, TIMED which operands do, SHARED which of those are one number for all channels of a step.
+Where one group fills the vectors, that number serves all lanes (`uniform`), and its slot is the caller's memory. */
 
 #define VECTOR ((long)(64 / sizeof(real)))
 
@@ -28,13 +29,14 @@ typedef struct {
     const Place *operands;
     Group *groups;
     long count, channel, channels, lanes, width, capacity;
-    int narrow;
+    int narrow, uniform;
     Bank bank;
     real *tiles[SLOTS], *memory;
 } Frame;
 
 static void still(const Bank *bank, long steps, long lanes);
 static void early(const Bank *bank, long steps, long lanes);
+static void early_uniform(const Bank *bank, long steps, long lanes);
 
 static long smaller(long a, long b) { return a < b ? a : b; }
 
@@ -114,6 +116,7 @@ static int open_frame(Frame *frame, const Place *operands, Group *groups, long c
     frame->channels = channels;
     frame->lanes = count * channels;
     frame->narrow = frame->lanes < VECTOR;
+    frame->uniform = count == 1 && !frame->narrow;
     frame->width = frame->narrow ? frame->lanes : (frame->lanes + VECTOR - 1) / VECTOR * VECTOR;
     frame->capacity = capacity;
     /* One step more than the capacity, for states before and after; each tile begins a line of the cache. */
@@ -150,7 +153,7 @@ static void load(Frame *frame, long first, long steps) {
     for (long slot = 0; slot < OPERANDS; slot++) {
         if (!TIMED[slot]) continue;
         const Place *place = &frame->operands[slot];
-        if (is_direct(frame, place)) {
+        if (SHARED[slot] ? frame->uniform : is_direct(frame, place)) {
             frame->bank.base[slot] = number_at(place, frame->groups[0].row, frame->groups[0].begin + first, frame->channel);
             frame->bank.stride[slot] = place->time;
         } else {
@@ -160,5 +163,7 @@ static void load(Frame *frame, long first, long steps) {
 }
 
 /* A pass over steps that do not depend on each other. */
-#define ACROSS(pass, frame, steps) \
-    pass(&(frame)->bank, (frame)->narrow ? 1 : (steps), (frame)->narrow ? (steps) * (frame)->width : (frame)->width)
+#define ACROSS(pass, frame, steps)                                              \
+    ((frame)->uniform  ? pass##_uniform(&(frame)->bank, (steps), (frame)->width) \
+     : (frame)->narrow ? pass(&(frame)->bank, 1, (steps) * (frame)->width)      \
+                       : pass(&(frame)->bank, (steps), (frame)->width))

@@ -4,7 +4,7 @@
 #define FARTHEST 0x1p45
 
 /* sin(r) or cos(r), with a sign, for x = r + k pi / 2; `quarter` is 1 to ask for the cosine of x. */
-static inline double d_circular(double x, int64_t quarter) {
+INLINE double d_circular(double x, int64_t quarter) {
     const double shifted = d_mad(x, 0x1.45f306dc9c883p-1, d_MAGIC), n = shifted - d_MAGIC;
     const int64_t k = (int64_t)((uint64_t)d_to_word(shifted) + (uint64_t)quarter);
     double r = d_fma(n, -0x1.921fb54442d18p+0, x);
@@ -31,12 +31,12 @@ static inline double d_circular(double x, int64_t quarter) {
     return d_abs(x) <= FARTHEST ? signed_value : (double)NAN;
 }
 
-static inline double d_sin(double x) { return x == 0 ? x : d_circular(x, 0); }
+INLINE double d_sin(double x) { return x == 0 ? x : d_circular(x, 0); }
 
-static inline double d_cos(double x) { return d_circular(x, 1); }
+INLINE double d_cos(double x) { return d_circular(x, 1); }
 
 /* x to the power of y. The logarithm is a sum of two numbers, because its error is multiplied by the exponent. */
-static inline double d_pow(double x, double y) {
+INLINE double d_pow(double x, double y) {
     const double a = d_abs(x);
     const int64_t small = a < d_TINY;
     const int64_t pattern = d_to_word(small ? a * d_SUBNORMAL : a);
@@ -74,8 +74,8 @@ static inline double d_pow(double x, double y) {
     return (x == 1) | (y == 0) ? 1.0 : ((x != x) | (y != y) ? x + y : value);
 }
 
-static inline float f_sin(float x) { return (float)d_sin(x); }
+INLINE float f_sin(float x) { return (float)d_sin(x); }
 
-static inline float f_cos(float x) { return (float)d_cos(x); }
+INLINE float f_cos(float x) { return (float)d_cos(x); }
 
-static inline float f_pow(float x, float y) { return (float)d_pow(x, y); }
+INLINE float f_pow(float x, float y) { return (float)d_pow(x, y); }

@@ -14,7 +14,7 @@ settle; its tiles stay in the cache for all sweeps. */
 #define PATIENCE 2
 
 /* The larger of two sizes; NaN is not larger. */
-static inline real larger_size(real size, real number) { return T(abs)(number) > size ? T(abs)(number) : size; }
+INLINE real larger_size(real size, real number) { return T(abs)(number) > size ? T(abs)(number) : size; }
 
 static void advance(const Bank *bank, long steps, long lanes);
 
