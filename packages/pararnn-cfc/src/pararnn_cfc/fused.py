@@ -73,11 +73,10 @@ def solve_native(
     return solve("native", cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
 
 
-solve_triton.takes_inputs = True  # type: ignore[attr-defined]
+solve_triton.takes_inputs = solve_native.takes_inputs = True  # type: ignore[attr-defined]
 solve_triton.step = step  # type: ignore[attr-defined]
 SHORT_CUTS[ParaCfC] = again.solve
 INITIAL_STATE = ParaCfC.initial_state
-solve_native.takes_inputs = True  # type: ignore[attr-defined]
 
 
 def solve(
