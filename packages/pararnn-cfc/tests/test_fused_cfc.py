@@ -286,6 +286,17 @@ def replaced(cell):
     return cell
 
 
+def patched(cell):
+    forward = cell.W_x.forward
+    cell.W_x.forward = lambda x: 2 * forward(x)
+    return cell
+
+
+def called(cell):
+    cell.W_x = type("Calls", (nn.Linear,), {"__call__": lambda self, x: 2 * nn.Linear.__call__(self, x)})(4, 12, dtype=torch.float64)
+    return cell
+
+
 def shadowed(cell):
     cell.drive = lambda x: ParaCfC.drive(cell, 2 * x)
     return cell
@@ -297,6 +308,8 @@ STRANGERS = {
     "limit": (lambda: OwnLimit(5, 6, dtype=torch.float64), "OwnLimit has its own _limited"),
     "drive": (lambda: shadowed(ParaCfC(5, 6, dtype=torch.float64)), "ParaCfC has its own drive"),
     "hook": (lambda: hooked(ParaCfC(5, 6, dtype=torch.float64)), "W_x has hooks"),
+    "patched": (lambda: patched(ParaCfC(5, 6, dtype=torch.float64)), "W_x is a Linear with its own forward"),
+    "called": (lambda: called(ParaCfC(5, 6, dtype=torch.float64)), "W_x is a Calls with its own forward"),
     "projection": (lambda: replaced(ParaCfC(5, 6, dtype=torch.float64)), "W_x is a Wide with its own forward"),
 }
 

@@ -235,3 +235,53 @@ def test_states_that_are_not_given_are_zero_on_every_stream_and_in_graphs(device
     graph.replay()
     for states in (*found, captured):
         torch.testing.assert_close(states, truth, **CLOSE)
+
+
+STARTS = {
+    "channels apart": lambda device: torch.rand(4, 2, device=device).t(),
+    "every other channel": lambda device: torch.rand(2, 8, device=device)[:, ::2],
+    "one number for all channels": lambda device: torch.rand(2, 1, device=device).expand(2, 4),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_initial_states_may_lie_apart(device, start):
+    cell, x = cell_on(device), samples(device)
+    for _ in range(3):
+        agree(cell, x, h0=STARTS[start](device).detach().requires_grad_())
+
+
+def test_views_that_negate_are_read_with_their_sign(device):
+    cell, x = cell_on(device), samples(device)
+    for _ in range(2):
+        agree(cell, torch._neg_view(-x), h0=None)
+        agree(cell, x, h0=torch._neg_view(-torch.rand(2, 4, device=device)))
+        states = newton_apply(cell, x, FUSED)
+        gradients = [torch.autograd.grad(states, list(cell.parameters()), grad, retain_graph=True) for grad in (one_for(states), -one_for(states))]
+        flipped = torch.autograd.grad(states, list(cell.parameters()), torch._neg_view(one_for(states)))
+        torch.testing.assert_close(flipped, gradients[1])
+
+
+def one_for(states):
+    return torch.linspace(-1, 1, states.numel(), device=states.device).view_as(states)
+
+
+def test_layers_of_other_sizes_step_by_their_own_kernels(device):
+    shared = torch.rand(1, 12, device=device)
+    cells = [ParaCfC(5, 4, device=device), ParaCfC(5, 8, device=device)]
+    cells[0].initial_state = lambda batch: shared[:, :4].expand(batch, 4)
+    cells[1].initial_state = lambda batch: shared[:, 4:].expand(batch, 8)
+    layer, x = ParaRNN(cells, config=NewtonConfig(backend="triton")), samples(device, 1, 4)
+    decoder = layer.decoder(1)
+    with torch.no_grad():
+        steps = torch.stack([decoder.step(x[:, time].contiguous()).clone() for time in range(4)], 1)
+        torch.testing.assert_close(steps, ParaRNN(cells, solver="sequential")(x), **CLOSE)
+
+
+def test_a_layer_of_parallel_solves_is_recognised(device):
+    layer, x = ParaRNN(cell_on(device), solver="newton", config=NewtonConfig(backend="triton")), samples(device)
+    with torch.no_grad():
+        layer(x)
+        known = len(installed().memo)
+        layer(x)
+    assert len(installed().memo) == known

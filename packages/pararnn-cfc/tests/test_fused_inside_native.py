@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pararnn import NewtonConfig, newton_apply
+from pararnn import NewtonConfig, ParaRNN, newton_apply
 from pararnn.compiler.native import toolchain
 from pararnn_cfc import ParaCfC, fused_inside
 from pararnn_cfc.fused_op import question
@@ -94,3 +94,33 @@ def test_kernels_project_where_a_walk_reads_a_feature_once_for_all_channels(feat
     found = chosen(features, state, **options)
     assert (found.inside is not None) == projects
     assert (found.inside_backward is not None) == projects
+
+
+@pytest.fixture
+def default(request):
+    """A default of the caller's that the tensors of a kernel must not follow."""
+    before = torch.get_default_dtype()
+    if request.param == "meta":
+        with torch.device("meta"):
+            yield
+        return
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("state", [4, 64])
+@pytest.mark.parametrize("default", [torch.float64, "meta"], ids=str, indirect=True)
+def test_defaults_of_the_caller_do_not_reach_the_memory_of_a_kernel(default, state):
+    numbers = torch.Generator("cpu").manual_seed(0)
+    cell = ParaCfC(5, state, dtype=torch.float32, device="cpu")
+    x = torch.rand(2, 40, 5, generator=numbers, dtype=torch.float32, device="cpu")
+    start = torch.zeros(2, state, dtype=torch.float32, device="cpu")
+    kernel, plain = (ParaRNN(cell, config=NewtonConfig(backend=backend, interval=4)) for backend in ("native", "torch"))
+    states, (result,) = kernel.solve(x, start)
+    truth = plain.solve(x, start)[0]
+    torch.testing.assert_close(states, truth, rtol=1e-5, atol=1e-5)
+    assert result.iterations > 0
+    wanted = list(cell.parameters())
+    gradients = [torch.autograd.grad(found.sum(), wanted) for found in (states, truth)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)

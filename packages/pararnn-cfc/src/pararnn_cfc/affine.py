@@ -10,10 +10,14 @@ from torch.nn.utils import parametrize
 
 from pararnn.errors import CellError
 
+# As they are before anybody patches them.
+FORWARD, CALL = nn.Linear.forward, nn.Module.__call__
+
 
 def is_plain(layer: nn.Module) -> bool:
     """Whether calling `layer` is `x W^T + b` with its present `weight` and `bias`; parametrised weights count as present."""
-    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
+    kind = type(layer)
+    if not isinstance(layer, nn.Linear) or kind.forward is not FORWARD or kind.__call__ is not CALL or "forward" in layer.__dict__:
         return False
     present = "weight" in layer._parameters or parametrize.is_parametrized(layer, "weight")
     return present or not layer._forward_pre_hooks

@@ -35,6 +35,8 @@ def solve(cell: ParaCfC, x: Tensor, config: NewtonConfig, h0: Tensor | None) -> 
     if type(x) is not Tensor:
         return None
     weight, bias, u = weights_of(cell)
+    if x.is_neg() or weight.is_neg() or u.is_neg() or (bias is not None and bias.is_neg()) or (h0 is not None and h0.is_neg()):
+        return None
     known = installed().memo.get(_form(cell, x, weight, bias, u, h0, config))
     if known is None or torch.is_autocast_enabled(x.device.type) or not only_numbers() or not _is_itself(cell):
         return None

@@ -124,7 +124,9 @@ def _sums(
         limit=None if setting.bound is None else (sum(kind.is_timed for kind in kinds), setting.bound),
     )
     totals = backward.run(arranged, offsets)
+    # What was copied first, so that channels lie next to each other, does not lie where the next one will.
     is_like = arranged.grad is grad and arranged.states is states and states.is_contiguous() and not at[0] & 15
+    is_like = is_like and (initial.stride(1) == 1 or initial.shape[1] == 1)
     if is_like and operands is not None and arranged.work.is_ready:
         remember(_gradients, key, arranged.work)
     return totals, arranged.results[-1]

@@ -56,6 +56,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         states, offsets, *rest = ctx.saved_tensors
+        grad = grad.resolve_neg()
         sources, needs = Sources(*rest), Needs(*ctx.needs_input_grad[3:])
         if not torch.is_grad_enabled():
             return None, None, None, *_gradients(ctx, grad, states, sources, offsets, needs)

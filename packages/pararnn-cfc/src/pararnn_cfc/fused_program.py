@@ -56,16 +56,16 @@ def _move(state: Tensor, drive: Projections, gap: Tensor) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def program(dtype: torch.dtype, bound: float | None, *, guarded: bool, biased: bool) -> Program:
     """The program for states of `dtype` with recurrent weights limited to `bound`; its gradient by them is that by the limited ones."""
-    row, channel = torch.full((1, 2), 0.5, dtype=dtype), torch.full((2,), 0.5, dtype=dtype)
+    row, channel = (torch.full(shape, 0.5, dtype=dtype, device="cpu") for shape in ((1, 2), (2,)))
     biases = (channel.clone(), channel.clone()) if biased else ()
-    traced = trace(guarded_step if guarded else step, row, Projections(row.clone(), row.clone(), torch.ones(1, 1, dtype=dtype), channel, *biases), {})
+    traced = trace(guarded_step if guarded else step, row, Projections(row.clone(), row.clone(), row[:, :1].clone(), channel, *biases), {})
     return traced.program if bound is None else _limited(traced.program, bound)
 
 
 @functools.cache
 def rounded(bound: float, dtype: torch.dtype) -> float:
     """`bound` as a clip in `dtype` has it."""
-    return float(torch.tensor(bound, dtype=dtype))
+    return float(torch.tensor(bound, dtype=dtype, device="cpu"))
 
 
 def _limited(free: Program, bound: float) -> Program:

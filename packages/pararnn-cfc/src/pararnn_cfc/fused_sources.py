@@ -65,6 +65,8 @@ def fit(cell: ParaCfC, sources: Sources, sequences: int, dtype: torch.dtype, *, 
         and initial.shape == (sequences, state)
         and (bias is None or (type(bias) in PLAIN and bias.dtype == own and bias.device == device and bias.shape == (2 * state,)))
         and own.is_floating_point
+        # Numbers that are to be read with another sign; in a compiled graph the operator sees to them.
+        and (torch.compiler.is_compiling() or not any(source is not None and source.is_neg() for source in sources))
         and x.numel() > 0
         and (not packed or x.shape[0] == 1)
     )

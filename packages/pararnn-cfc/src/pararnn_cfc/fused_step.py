@@ -34,7 +34,7 @@ def step(cell: ParaCfC, x: Tensor, state: Tensor) -> bool:
     steps = program(state.dtype, bound, guarded=True, biased=bias is not None)
     wx = functional.linear(features_of(x), weight)
     operands = addresses_of(sources, wx)
-    key = (steps, x.shape, x.dtype, state.stride(), x.device)
+    key = (steps, x.shape, x.dtype, state.shape, state.stride(), x.device)
     work = None if operands is None else _steps.get(key)
     if work is not None and operands is not None:
         forward.run_step(work, (state.data_ptr(), *operands), state)

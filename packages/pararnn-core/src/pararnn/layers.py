@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -106,7 +107,9 @@ class ParaRNN(nn.Module):
             raise ShapeError(f"guesses holds {len(guesses)} tensors for {len(layers)} layers")
         x = x if self.batch_first else x.transpose(0, 1)
         starts = [None] * len(layers) if h0 is None else self._initial(h0)
-        config = replace(self.config, interval="parallel") if self.solver == "newton" and self.config.interval == "auto" else self.config
+        config = self.config
+        if self.solver == "newton" and config.interval == "auto":
+            config = _in_parallel(config) if is_compiling() else _same_in_parallel(config)
         results = []
         output = x
         for depth, cell in enumerate(layers):
@@ -223,3 +226,11 @@ def _above(cell: nn.Module) -> nn.Module:
     fresh = copy.deepcopy(cell)
     fresh.reset_parameters()  # type: ignore[operator]
     return fresh
+
+
+def _in_parallel(config: NewtonConfig) -> NewtonConfig:
+    return replace(config, interval="parallel")
+
+
+# The same object each time, by which a solve of the same form is recognised.
+_same_in_parallel = functools.lru_cache(maxsize=64)(_in_parallel)

@@ -51,6 +51,7 @@ class TritonEngine:
         self, program: Program, operands: Sequence[Tensor], initial: Tensor, *, packed: bool, plan: Plan, tolerance: Tolerance
     ) -> tuple[forward.Prepared, list[Tensor], list[int]]:
         """What `forward.run` takes."""
+        operands, initial = _read_as_they_are(operands), initial.resolve_neg()
         length = next(operand.shape[1] for kind, operand in zip(program.kinds, operands, strict=True) if kind.is_timed)
         key = (id(program), id(plan), length, initial.shape, packed)
         found = self._launches.get(key)
@@ -74,11 +75,12 @@ class TritonEngine:
         into: Sequence[Tensor | None] | None = None,
     ) -> list[Tensor | None]:
         """Gradients, by the kernels of `backward`."""
+        grad, operands, initial = grad.resolve_neg(), _read_as_they_are(operands), initial.resolve_neg()
         return backward.launch(program, grad, states, operands, initial, offsets=offsets, plan=plan, needs=needs, into=into)
 
     def step(self, program: Program, state: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:
         """One step in place, by one kernel."""
-        forward.step(program, state, operands, out)
+        forward.step(program, state, _read_as_they_are(operands), out)
 
     def source(self, program: Program) -> str:
         """The kernels of a walk, of shooting, of a step, and of the walk that gives gradients."""
@@ -94,6 +96,11 @@ class TritonEngine:
             rows=1 if packed else sequences, length=length, state=state, sequences=sequences, longest=plan.length, itemsize=initial.element_size()
         )
         return planning.launch_for(program, work, plan.interval, packed=packed)
+
+
+def _read_as_they_are(operands: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers that are to be read with another sign, as those of some views, are copied: kernels see memory alone."""
+    return [operand.resolve_neg() for operand in operands]
 
 
 def _is_packed(work: Workload) -> bool:

@@ -24,6 +24,8 @@ from pararnn.selection import Request
 from pararnn.solver.planner import Plan
 
 REMEMBERED = 1024
+# What C writes, whatever defaults the caller has set.
+RECORD: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in CARRIES)
 
 
@@ -56,13 +58,13 @@ class NativeEngine:
         sequences, state = initial.shape
         states = room((rows, length, state), dtype)
         if not states.numel():
-            return in_dtype(states, initial.dtype), torch.zeros(sequences, 1, 3)
+            return in_dtype(states, initial.dtype), torch.zeros(sequences, 1, 3, **RECORD)
         if plan.walks:
             layout = walking(sequences, state, plan.length, dtype.itemsize)
         else:
             layout = shooting(state, plan.length, plan.interval, dtype.itemsize)
         blocks = -(-state // layout.block)
-        record = torch.zeros(sequences, blocks, 3)
+        record = torch.zeros(sequences, blocks, 3, **RECORD)
         call = packed(
             (sequences, length, state, address(offsets), layout.block, layout.together, layout.capacity),
             (plan.interval if layout.window else 0, layout.window, tolerance.sweeps),
@@ -92,10 +94,10 @@ class NativeEngine:
         values, start, wanted = _operands(program, operands, dtype), carried(initial, dtype), tuple(needs[:-1])
         sequences, state = initial.shape
         if not states.numel():
-            first = torch.zeros(sequences, state, dtype=dtype)
+            first = torch.zeros(sequences, state, dtype=dtype, device="cpu")
             found = [torch.zeros_like(operand) if need else None for operand, need in zip(operands, wanted, strict=True)]
             return [*found, in_dtype(first, initial.dtype) if needs[-1] else None]
-        states, grad, first = carried(states, dtype), carried(grad, dtype), torch.empty(sequences, state, dtype=dtype)
+        states, grad, first = carried(states, dtype), carried(grad, dtype), torch.empty(sequences, state, dtype=dtype, device="cpu")
         layout = walking(sequences, state, plan.length, dtype.itemsize, BACKWARD)
         gradients = Gradients(program, values, states.shape, sequences, layout, wanted, into)
         call = packed(

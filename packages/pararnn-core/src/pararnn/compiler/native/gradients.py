@@ -43,9 +43,9 @@ class Gradients:
             elif kind is Kind.ELEMENT:
                 self.memory.append(given if given is not None and given.dtype is value.dtype else room((rows, length, state), value.dtype))
             elif kind is Kind.STEP:
-                self.memory.append(torch.empty(self.blocks, rows, length, 1, dtype=value.dtype))
+                self.memory.append(torch.empty(self.blocks, rows, length, 1, dtype=value.dtype, device="cpu"))
             else:
-                self.memory.append(torch.empty(parts, state, dtype=torch.float64))
+                self.memory.append(torch.empty(parts, state, dtype=torch.float64, device="cpu"))
         self.into = into
 
     def places(self) -> Iterator[tuple[int, ...]]:
@@ -74,7 +74,7 @@ class Gradients:
                 found.append(in_dtype(memory[0] if self.blocks == 1 else functools.reduce(torch.add, memory.unbind()), operand.dtype))
             else:
                 rows, size = memory.shape if kind is Kind.CHANNEL else (memory.numel(), 1)
-                sums = torch.empty(size, dtype=torch.float64)
+                sums = torch.empty(size, dtype=torch.float64, device="cpu")
                 add_rows(rows, size, memory.data_ptr(), sums.data_ptr())
                 found.append(sums.to(operand.dtype).view(operand.shape))
         return found

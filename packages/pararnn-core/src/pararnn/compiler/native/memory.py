@@ -17,7 +17,7 @@ LARGE = 1 << 22
 
 def room(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """An empty tensor on the CPU."""
-    tensor = torch.empty(shape, dtype=dtype)
+    tensor = torch.empty(shape, dtype=dtype, device="cpu")
     if tensor.nbytes >= LARGE and (advise := _advise()) is not None:
         first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         pages = (tensor.data_ptr() + tensor.nbytes - first) // mmap.PAGESIZE
