@@ -76,7 +76,6 @@ def solve_native(
 solve_triton.takes_inputs = solve_native.takes_inputs = True  # type: ignore[attr-defined]
 solve_triton.step = step  # type: ignore[attr-defined]
 SHORT_CUTS[ParaCfC] = again.solve
-INITIAL_STATE = ParaCfC.initial_state
 
 
 def solve(
@@ -96,7 +95,7 @@ def solve(
     ends = None if cu_seqlens is None or compiling else as_offsets(cu_seqlens, x.shape[1])
     sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     if start is None:
-        starts_at_zero = not compiling and type(cell).initial_state is INITIAL_STATE and "initial_state" not in cell.__dict__
+        starts_at_zero = not compiling and type(cell).initial_state is again.INITIAL_STATE and "initial_state" not in cell.__dict__
         start = zeros(sequences, cell.d_h, dtype, u.device) if starts_at_zero else cell.initial_state(sequences)
     elif isinstance(start, Tensor) and start.is_floating_point():
         start = start.to(dtype)
