@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_timing import FEATURES, Shape, graph_row, graphed, inputs, layer_row, looped, microseconds, recover, runs_of, step_us
+from gpu_timing import FEATURES, Shape, graph_row, graphed, inputs, layer_row, looped, microseconds, recorded_row, recover, runs_of, step_us
 
 from pararnn import NewtonConfig, ParaCfC, ParaRNN
 from pararnn.solver.api import cell_problem, run
@@ -36,7 +36,7 @@ def layer(cell: str, shape: Shape) -> dict[str, Any]:
     """The whole layer, projection and all."""
     batch, length, size = shape
     rnn, x, grad = layer_of(cell, size), inputs(batch, length), torch.randn(shape, device="cuda")
-    row: dict[str, Any] = layer_row(rnn, x, grad, graphs=True)
+    row: dict[str, Any] = layer_row(rnn, x, grad, graphs=True) | recorded_row(rnn, x, grad)
     with torch.no_grad():
         output, (result,) = rnn.solve(x)
         row["projection_us"] = microseconds(lambda: rnn.layers[0].drive(x))

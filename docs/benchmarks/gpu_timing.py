@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 
@@ -54,6 +55,20 @@ def graphed(run: Run) -> Run:
     with torch.cuda.graph(graph):
         run()
     return graph.replay
+
+
+def recorded_row(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[str, float | str]:
+    """Microseconds of calls, as those of `layer_row`, of a copy that `torch.cuda.make_graphed_callables` recorded; or why it could not be."""
+    try:
+        recorded = torch.cuda.make_graphed_callables(copy.deepcopy(layer), (torch.rand_like(x),))
+    except Exception as failure:
+        recover()
+        return {"recorded_failed": f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"}
+    row: dict[str, float | str] = {}
+    for what, run in runs_of(lambda: recorded(x), list(recorded.parameters()), grad).items():
+        run()
+        row[f"{what}_recorded_us"], row[f"{what}_recorded_looped_us"] = microseconds(run), looped(run)
+    return row
 
 
 def recover() -> None:

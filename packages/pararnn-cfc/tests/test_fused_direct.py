@@ -1,5 +1,6 @@
 """Solves that were launched before are launched by addresses; whatever lies elsewhere or otherwise than then has to be right all the same."""
 
+import copy
 import os
 
 import pytest
@@ -235,6 +236,23 @@ def test_states_that_are_not_given_are_zero_on_every_stream_and_in_graphs(device
     graph.replay()
     for states in (*found, captured):
         torch.testing.assert_close(states, truth, **CLOSE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layers", [1, 2])
+def test_recorded_layers_train_as_the_layers_do(device, layers):
+    torch.manual_seed(0)
+    trained, x = ParaRNN(ParaCfC(5, 12, device=device), num_layers=layers), samples(device)
+    made = copy.deepcopy(trained)
+    recorded = torch.cuda.make_graphed_callables(made, (torch.rand_like(x),))
+    for model in (recorded, trained):
+        descent = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(3):
+            descent.zero_grad()
+            model(x * (1 + step)).square().mean().backward()
+            descent.step()
+    for one, other in zip(recorded.parameters(), trained.parameters(), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
 
 
 STARTS = {

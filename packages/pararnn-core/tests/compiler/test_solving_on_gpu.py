@@ -1,5 +1,7 @@
 """Compiled steps on a GPU as a user meets them: nothing waits for the device, graphs of CUDA and of `torch.compile` hold a whole layer."""
 
+import copy
+
 import pytest
 import torch
 from toy_cells import Gate, loop, weighted_sum
@@ -73,6 +75,35 @@ def test_a_cuda_graph_holds_forward_and_backward(layer, batch, length, state):
     graph.replay()
     found = [gradient.clone() for gradient in recorded]
     assert all(torch.equal(one, other) for one, other in zip(found, gradients(made, x), strict=True))
+
+
+@SIZES
+def test_a_recorded_layer_trains_as_the_layer_does(layer, batch, length, state):
+    made, x = layer(state), inputs(batch, length)
+    trained = copy.deepcopy(made)
+    recorded = torch.cuda.make_graphed_callables(made, (torch.randn_like(x),))
+    for model in (recorded, trained):
+        descent = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(3):
+            descent.zero_grad()
+            model(x * (1 + step)).square().mean().backward()
+            descent.step()
+    assert all(torch.equal(one, other) for one, other in zip(recorded.parameters(), trained.parameters(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+@SIZES
+def test_torch_compile_records_a_layer_where_it_is_to_reduce_overhead(layer, batch, length, state):
+    made = layer(state)
+    torch.compiler.reset()
+    compiled = torch.compile(made, mode="reduce-overhead", fullgraph=True)
+    for step in range(4):
+        x = inputs(batch, length).mul_(1 + step).requires_grad_()
+        torch.compiler.cudagraph_mark_step_begin()
+        output = compiled(x)
+        found = [one.clone() for one in torch.autograd.grad(output.square().mean(), [x, *made.parameters()])]
+        torch.testing.assert_close(output, made(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, [*gradients(made, x)], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
