@@ -11,7 +11,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 class ReferenceEngine:
     """Walks always; where intervals are asked for, it says so in the record as an engine would."""
 
-    name = "reference"
+    name, device, language = "reference", "cpu", "text"
 
     def __init__(self):
         self.solves, self.backwards = 0, 0

@@ -7,12 +7,12 @@ from torch.nn.utils import parametrize
 from toy_cells import DenseRNN, DiagonalGRU, SlotLSTM, Tanh, ToyCell
 
 from pararnn import BackendError, ConfigError, DifferentiationError, DTypeError, NewtonConfig, ParaRNN, Request, ShapeError
-from pararnn.compiler import engines
+from pararnn.compiler.engines import engines
 from pararnn.conformance.tolerances import tolerance as tolerance_of
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 # The engines that this machine has for a CPU: C where there is a compiler, Triton where it is interpreted. Plain PyTorch is always there.
-ENGINES = [name for name in engines.ENGINES if not engines.engine_named(name).reasons(Request.of("solve", device="cpu"))]
+ENGINES = [name for name, engine in engines() if not engine.reasons(Request.of("solve", device="cpu"))]
 
 
 class MinGRU(ToyCell):

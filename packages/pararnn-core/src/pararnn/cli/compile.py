@@ -20,7 +20,8 @@ from torch import nn
 from pararnn.cell import Cell
 from pararnn.cli.plugins import titled_table
 from pararnn.compiler.catalogue import Compiled, compiled
-from pararnn.compiler.engines import ENGINES, engine_named
+from pararnn.compiler.engine import Engine
+from pararnn.compiler.engines import engine_named, engines
 from pararnn.compiler.posed import PosedStep
 from pararnn.compiler.serving import obstacles
 from pararnn.errors import CellError, sentence
@@ -30,37 +31,41 @@ from pararnn.solver.api import cell_problem
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.problem import Problem
 
-# Where each engine runs, and what its sources are written in.
-PLACES = {"triton": ("cuda", "python"), "native": ("cpu", "c")}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """An engine, why it cannot serve the cell on this machine, and its sources where they were asked for."""
+    """An engine by its name, why it cannot serve the cell on this machine, and its sources and their language where they were asked for."""
 
     engine: str
     obstacles: tuple[str, ...]
     source: str | None = None
+    language: str = ""
 
 
 @click.command(name="compile")
 @click.argument("name")
 @click.option("--show", is_flag=True, help="Print the program and the sources of the kernels.")
-@click.option("--engine", type=click.Choice([*ENGINES]), help="Ask this engine only.")
+@click.option("--engine", help="Ask this engine only.")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "float64"]), help="In which the cell computes.")
 @click.option("--json", "json_only", is_flag=True, help="Print JSON and nothing else on stdout.")
 @click.pass_context
 def compile_(ctx: click.Context, name: str, show: bool, engine: str | None, dtype: str, json_only: bool) -> None:
     """Say whether the step of the cell NAME, as in its example, can be made into a kernel, and why not."""
+    asked = _engines(engine)
     problem = _example(name, dtype)
     found = compiled(problem)
-    verdicts = [_verdict(one, problem, found, show=show) for one in ([engine] if engine else ENGINES)]
+    verdicts = [_verdict(label, one, problem, found, show=show) for label, one in asked]
     ok = isinstance(found, Compiled) and (engine is None or not verdicts[0].obstacles)
     if json_only:
         click.echo(json.dumps(_document(name, dtype, found, verdicts), indent=2))
     else:
         _print(name, dtype, found, verdicts, show=show)
     ctx.exit(0 if ok else 1)
+
+
+def _engines(name: str | None) -> list[tuple[str, Engine]]:
+    """The engine `name`, or all."""
+    return [*engines()] if name is None else [(name, engine_named(name))]
 
 
 def _example(name: str, dtype: str) -> Problem:
@@ -76,16 +81,14 @@ def _example(name: str, dtype: str) -> Problem:
     return cell_problem(cell.to(kind), x.to(kind), NewtonConfig())
 
 
-def _verdict(name: str, problem: Problem, found: Compiled | tuple[str, ...], *, show: bool) -> Verdict:
-    device, _ = PLACES[name]
+def _verdict(name: str, engine: Engine, problem: Problem, found: Compiled | tuple[str, ...], *, show: bool) -> Verdict:
     options = {"structure": problem.structure.__name__, "linear": problem.linear, "exact": problem.exact, "step": PosedStep.of(problem)}
     try:
-        engine = engine_named(name)
-        reasons = obstacles(engine, Request.of("solve", device=device, dtype=problem.initial.dtype, needs_grad=True, options=options))
+        reasons = obstacles(engine, Request.of("solve", device=engine.device, dtype=problem.initial.dtype, needs_grad=True, options=options))
         source = engine.source(found.program) if show and isinstance(found, Compiled) else None
     except ImportError as error:
         return Verdict(engine=name, obstacles=(f"it cannot be imported ({sentence(error)})",))
-    return Verdict(engine=name, obstacles=reasons, source=source)
+    return Verdict(engine=name, obstacles=reasons, source=source, language=engine.language)
 
 
 def _document(name: str, dtype: str, found: Compiled | tuple[str, ...], verdicts: list[Verdict]) -> dict[str, Any]:
@@ -119,7 +122,7 @@ def _print(name: str, dtype: str, found: Compiled | tuple[str, ...], verdicts: l
         _show(console, "program", str(found.program), "text")
         for one in verdicts:
             if one.source is not None:
-                _show(console, one.engine, one.source, PLACES[one.engine][1])
+                _show(console, one.engine, one.source, one.language)
 
 
 def _show(console: Console, title: str, text: str, language: str) -> None:

@@ -52,6 +52,9 @@ class Engine(Protocol):
     """
 
     name: str
+    # Where `"auto"` decodes with it, and what its sources are written in, by names that torch and pygments know.
+    device: str
+    language: str
 
     def reasons(self, request: Request) -> tuple[str, ...]:
         """Every obstacle that device, dtype and installation put in the way; nothing about the program."""

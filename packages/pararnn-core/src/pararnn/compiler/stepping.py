@@ -12,7 +12,7 @@ from torch import Tensor
 from pararnn.cell import optional
 from pararnn.compiler.catalogue import Compiled, compiled
 from pararnn.compiler.engine import Engine
-from pararnn.compiler.engines import ENGINES, engine_named
+from pararnn.compiler.engines import engines, find_engine
 from pararnn.errors import BackendError, ConfigError
 from pararnn.selection import Request
 from pararnn.solver import drive as drives
@@ -24,8 +24,6 @@ from pararnn.structures.diagonal import Diagonal
 
 # Moves the state of a cell on by a sample, in place, and says whether it could.
 OwnStep: TypeAlias = Callable[[Any, Tensor, Tensor], bool]
-# A decoder is made for many steps, so `auto` compiles for one where a single solve would not be worth it.
-AUTO = {"cuda": "triton", "cpu": "native"}
 
 
 class CellStep:
@@ -98,12 +96,12 @@ class CellStep:
         return None
 
     def _find_engine(self, problem: Problem) -> Engine | None:
-        asked = self._config.backend
-        name = AUTO.get(problem.initial.device.type, "") if asked == "auto" else asked
-        if name not in ENGINES:
+        asked, device = self._config.backend, problem.initial.device.type
+        # A decoder is made for many steps, so `auto` compiles for one where a single solve would not be worth it.
+        engine = next((one for _, one in engines() if one.device == device), None) if asked == "auto" else find_engine(asked)
+        if engine is None:
             self.obstacles = (f"{'its device has no engine' if asked == 'auto' else f'NewtonConfig(backend={asked!r}) names no engine'}",)
             return None
-        engine = engine_named(name)
         found = engine.reasons(Request.of("solve", device=problem.initial.device, dtype=problem.initial.dtype))
         if problem.structure is not Diagonal:
             found += (f"engines compile channelwise steps, whose structure is Diagonal; this one is {problem.structure.__name__}",)
@@ -114,7 +112,7 @@ class CellStep:
 
     def _refuse(self, obstacles: tuple[str, ...]) -> None:
         self.obstacles = obstacles
-        if self._config.backend in ENGINES:
+        if self._config.backend != "auto":
             raise BackendError(
                 f"backend {self._config.backend!r} was asked for and cannot step {type(self._cell).__name__}; use 'auto':\n" + "\n".join(obstacles),
                 obstacles=obstacles,

@@ -42,3 +42,4 @@ def solve(problem: Problem, config: NewtonConfig) -> SolveResult:
 
 # A single step is worth a kernel of its own.
 solve.steps_too = True  # type: ignore[attr-defined]
+solve.engine = engine  # type: ignore[attr-defined]

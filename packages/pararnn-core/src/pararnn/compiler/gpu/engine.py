@@ -23,7 +23,7 @@ REMEMBERED = 512
 class TritonEngine:
     """Kernels in Triton; see `pararnn.compiler.engine.Engine`."""
 
-    name = "triton"
+    name, device, language = "triton", "cuda", "python"
 
     def __init__(self) -> None:
         # What is told by its address is kept along with the launch.

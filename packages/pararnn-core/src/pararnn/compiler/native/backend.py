@@ -41,3 +41,6 @@ def probe() -> tuple[str, ...] | None:
 def solve(problem: Problem, config: NewtonConfig) -> SolveResult:
     """Solve `problem` by kernels made from its step; see `pararnn.compiler.serving.serve`."""
     return serve(engine(), problem, config)
+
+
+solve.engine = engine  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in CARRIES)
 class NativeEngine:
     """Steps as C, compiled when first needed; one library for the forward pass, one for each set of gradients that is asked for."""
 
-    name = "native"
+    name, device, language = "native", "cpu", "c"
 
     def __init__(self) -> None:
         self._loaded: dict[int, tuple[Program, dict[Any, Any]]] = {}
