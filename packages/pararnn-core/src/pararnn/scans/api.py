@@ -26,6 +26,9 @@ def scan(
 ) -> Tensor:
     """All states of `h[t] = A[t] h[t-1] + b[t]`, shaped as `bias`.
 
+    Inputs are read as they lie in memory. On a GPU diagonal maps and terms that have their steps next to each other (tensors `(*batch, state, time)`,
+    handed over as `.mT`) have kernels of their own, and states and gradients lie likewise.
+
     Args:
         transition: the maps `A`; each leaf starts with the dimensions `(*batch, time)` of `bias`, or ones that broadcast to them.
         bias: the terms `b`, `(*batch, time, state)`.

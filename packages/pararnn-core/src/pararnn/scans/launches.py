@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Variant = Literal["stream", "walk", "chain", "tiles"]
+Variant = Literal["stream", "walk", "chain", "tiles", "lines", "linked"]
 
 # A program is a warp, and a lane is a thread: what makes the kernels walk as the definition does.
 LANES = 32
@@ -29,6 +29,10 @@ AHEAD, AHEAD_OF_COSTATES = 8192, 6144
 # Measured: one lane for each thread and 64 steps in its registers take half the instructions of 4 lanes and 8 steps; two or eight warps are slower.
 WARPS = 4
 LINK, LONG_LINK = 16, 32
+# Of lines, whose steps lie next to each other: the steps of a tile, the lines for each processor that keep the memory busy, and the most tiles of a
+# link. Measured: twice the warps, or half the tile with as many, take up to half more time; 512 lines on 132 processors are faster alone than linked,
+# 64 are three times as fast linked; there a link of 64 tiles takes a tenth less time than links of 8 or 16.
+LINE_TILE, ENOUGH_LINES, LINE_LINK = 2048, 3, 64
 # Chunks of blocks are at least so long; with fewer steps than two of them, or enough programs without, the walk has but one.
 SHORTEST_CHUNK = 32
 
@@ -37,8 +41,8 @@ SHORTEST_CHUNK = 32
 class Launch:
     """A kernel and its sizes: steps and channels of a tile, and warps of a program.
 
-    Of `tiles` and `chain` also the tiles of a group or link, and registers of a thread; of `stream` and `chain` the groups of a tile; of `stream` how
-    many tiles are on their way or at work.
+    Of `tiles`, `chain` and `linked` also the tiles of a group or link, and registers of a thread; of all but `walk` and `tiles` the groups of a
+    tile; of `stream` and `lines` how many tiles are on their way or at work.
     """
 
     variant: Variant
@@ -103,6 +107,28 @@ def in_chain(longest: int, *, itemsize: int, costate: bool = False) -> Launch:
 def in_tiles(*, itemsize: int) -> Launch:
     """Each tile is a program, of 64 steps in single precision."""
     return Launch(variant="tiles", block_time=max(8, TILE // max(4, itemsize)), registers=REGISTERS)
+
+
+def along_for(lines: int, length: int, *, itemsize: int, processors: int, costate: bool = False) -> Launch:
+    """The launch for `lines` of `length` steps that lie next to each other in memory."""
+    if lines >= ENOUGH_LINES * processors or length <= LINE_TILE:
+        return in_lines(length, itemsize=itemsize, costate=costate)
+    return linked(length, itemsize=itemsize)
+
+
+def in_lines(length: int, *, itemsize: int, costate: bool = False) -> Launch:
+    """Each line is a program, in tiles of 2048 steps or what holds the line; forward, the next tile is on its way while one is scanned."""
+    height = max(2, VECTOR // max(4, itemsize))
+    time = min(LINE_TILE, max(LANES * height, 1 << max(0, length - 1).bit_length()))
+    stages = 1 if costate or itemsize > 4 or length <= time else 2
+    return Launch(variant="lines", block_time=time, block_state=1, groups=time // height, stages=stages, warps=max(1, time // (LANES * 16)))
+
+
+def linked(length: int, *, itemsize: int) -> Launch:
+    """Each tile of a line is a program; all tiles are one link, up to as many as are read at once."""
+    height = max(2, VECTOR // max(4, itemsize))
+    link = min(LINE_LINK, max(2, 1 << max(0, math.ceil(length / LINE_TILE) - 1).bit_length()))
+    return Launch(variant="linked", block_time=LINE_TILE, block_state=1, group=link, groups=LINE_TILE // height, warps=WARPS)
 
 
 def chunk_of(longest: int, steps: int, channels: int, *, processors: int) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pararnn.scans.dispatch import full_precision, only_numbers, run_backend, run_costates, structure_at, structure_path
 from pararnn.scans.edges import fold, heads, shift, unfold
+from pararnn.scans.layout import empty_along, keeps_along
 from pararnn.scans.segments import Offsets, as_offsets
 from pararnn.structures.base import Structure
 from pararnn.transforms import refuse_nested_jvp
@@ -35,13 +36,20 @@ def scan_op(
 ) -> Tensor:
     """`bias` `(rows, time, state)`, `initial` `(rows, segments, state)`, leaves `(rows, time, ...)`; returns the states."""
     segments = None if offsets is None else as_offsets(offsets, bias.shape[1])
-    states = run_backend(structure, structure_at(structure).from_leaves(*leaves), bias, initial, segments, reverse=reverse, backend=backend)
+    kind = structure_at(structure)
+    states = run_backend(structure, kind.from_leaves(*leaves), bias, initial, segments, reverse=reverse, backend=backend)
+    # A compiler has been told how they lie, whatever the backend.
+    if keeps_along(kind, list(leaves), bias, offsets):
+        return states if states.stride(1) == 1 else empty_along(states).copy_(states)
+    states = states.contiguous()
     # An operator must not return its input, which a single step without an initial state is.
     return states.clone() if states.data_ptr() == bias.data_ptr() else states
 
 
 @scan_op.register_fake
 def _(structure: str, leaves: Sequence[Tensor], bias: Tensor, initial: Tensor | None, offsets: Tensor | None, reverse: bool, backend: str) -> Tensor:
+    if keeps_along(structure_at(structure), list(leaves), bias, offsets):
+        return empty_along(bias)
     return torch.empty_like(bias, memory_format=torch.contiguous_format)
 
 

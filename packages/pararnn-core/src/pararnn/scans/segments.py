@@ -67,9 +67,14 @@ def as_offsets(cu_seqlens: Tensor, length: int) -> Offsets:
     Raises:
         DTypeError: they are not integers.
         ShapeError: they are not one-dimensional.
-        InputError: they do not start at 0, decrease, or do not end at `length`.
+        InputError: they do not start at 0, decrease, or do not end at `length`; or they lie on a GPU, where a CUDA graph is being recorded.
     """
     check_offsets(cu_seqlens)
+    if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise InputError(
+            "cu_seqlens lies on the GPU, and is read on the host, which cannot be while a CUDA graph is recorded (by torch.cuda.graph, or by "
+            "torch.compile with mode='reduce-overhead'); keep it on the CPU: cu_seqlens.cpu()"
+        )
     offsets = tuple(cu_seqlens.tolist())
     if offsets[0] != 0 or offsets[-1] != length:
         raise InputError(

@@ -65,13 +65,15 @@ def probe() -> tuple[str, ...] | None:
     obstacles = reasons(Request.of("scan/diagonal", device=device))
     if obstacles:
         return obstacles
-    from pararnn.scans.launches import in_chain, in_tiles, streaming, walking
+    from pararnn.scans.launches import in_chain, in_lines, in_tiles, linked, streaming, walking
     from pararnn.scans.triton_diagonal import scan
     from pararnn.structures.diagonal import Diagonal
 
     ones = torch.ones(1, 70, 2, device=device)
     for launch in (streaming(itemsize=4), walking(itemsize=4), in_chain(70, itemsize=4), in_tiles(itemsize=4)):
         scan(Diagonal(ones), ones, None, launch=launch)
+    for launch in (in_lines(70, itemsize=4), linked(70, itemsize=4)):
+        scan(Diagonal(ones.mT.contiguous().mT), ones.mT.contiguous().mT, None, launch=launch)
     return None
 
 

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from pararnn.scans.launches import LANES, Launch, launch_for, walking
+from pararnn.scans.layout import empty_along, lies_along
 from pararnn.scans.segments import Offsets
+from pararnn.scans.triton_along import launch_along
 from pararnn.scans.triton_backend import interpreted
 from pararnn.scans.triton_memory import Sequences, as_real, by_lanes, carried, doubted, offset_type, processors, strided, words
 from pararnn.structures.base import Structure
@@ -38,6 +40,11 @@ class DiagonalScan:
     ) -> Tensor:
         """`h[t] = a[t] h[t-1] + b[t]` for `bias` `(rows, time, state)`; see `pararnn.scans.chunked.scan`. `launch` overrides the choice of kernel."""
         (maps,) = transition.leaves()
+        if _is_along(launch, offsets, maps, bias):
+            states = empty_along(bias)
+            if states.numel():
+                launch_along(maps, bias, initial, None, states, None, reverse=reverse, costate=False, launch=launch)
+            return states
         states = torch.empty_like(bias, memory_format=torch.contiguous_format)
         if states.numel():
             _launch(maps, bias, initial, None, states, None, offsets, reverse=reverse, costate=False, launch=launch)
@@ -59,6 +66,15 @@ class DiagonalScan:
         With `states`, which the scan gave for the same arguments, also the gradients of the maps, from the same pass.
         """
         (maps,) = transition.leaves()
+        if _is_along(launch, offsets, maps, grad if states is None else states):
+            # Of three tensors the one that may lie otherwise is copied.
+            terms = grad if grad.stride(1) in (0, 1) else empty_along(grad).copy_(grad)
+            costate = empty_along(grad)
+            map_grad = None if states is None else empty_along(grad)
+            if costate.numel():
+                start = None if states is None else initial
+                launch_along(maps, terms, start, states, costate, map_grad, reverse=not reverse, costate=True, launch=launch)
+            return costate, None if map_grad is None else (map_grad,)
         costate = torch.empty_like(grad, memory_format=torch.contiguous_format)
         map_grad = None if states is None else torch.empty_like(costate)
         if costate.numel():
@@ -68,6 +84,12 @@ class DiagonalScan:
 
 
 scan = DiagonalScan()
+
+
+def _is_along(launch: Launch | None, offsets: Offsets | None, *tensors: Tensor) -> bool:
+    """Whether the kernels are those for steps next to each other in memory: of whole sequences of real numbers."""
+    others = offsets is not None or tensors[0].is_complex() or (launch is not None and launch.variant not in ("lines", "linked"))
+    return not others and lies_along(*tensors)
 
 
 def _launch(

@@ -152,6 +152,19 @@ def test_kernels_of_the_diagonal_scan(compiled, launch, dtype, bounds):
     assert len(compiled) >= 2
 
 
+@DTYPES
+@pytest.mark.parametrize("length", [LENGTH, 4096])
+@pytest.mark.parametrize("launch", ["lines", "linked"])
+def test_kernels_of_the_diagonal_scan_along_time(compiled, launch, dtype, length):
+    maps, terms = torch.ones(1, STATE, length, dtype=dtype).mT, torch.ones(1, STATE, length, dtype=dtype).mT
+    made = scan_launches.in_lines if launch == "lines" else scan_launches.linked
+    given = {"initial": torch.ones(1, 1, STATE, dtype=dtype), "launch": made(length, itemsize=dtype.itemsize)}
+    for reverse in (False, True):
+        states = triton_diagonal.scan(Diagonal(maps), terms, reverse=reverse, **given)
+        triton_diagonal.scan.costates(Diagonal(maps), terms, states=states, reverse=reverse, **given)
+    assert len(compiled) >= 4
+
+
 @PACKED
 @pytest.mark.parametrize(("slots", "dtype"), [(2, torch.float32), (2, torch.float64), (2, torch.bfloat16), (4, torch.float32)], ids=str)
 def test_kernels_of_the_scan_of_blocks(compiled, slots, dtype, bounds):

@@ -7,9 +7,7 @@ what its own tile starts from. The last tile of a link publishes where the link 
 link to link, one after the other, while tiles of many links are read at once. Then each thread goes through its group again, from registers. The
 order of all operations is fixed, so equal inputs give equal bits.
 
-A published word is its own flag: memory is filled with a bit pattern that no result has, and a reader asks again for words until that is gone, each
-thread for its own: threads that shared a word could see it at different times and disagree on where to go. A program waits only for programs with
-smaller numbers, and those are started first (as CUB's scan assumes too).
+A program waits (`triton_words`) only for programs with smaller numbers, and those are started first (as CUB's scan assumes too).
 
 Products of maps may leave the range of numbers where the states do not. What products may have lost, because it was too small to be told
 from zero, is bounded from link to link and within a tile, the `doubt`, as in `triton_stream`; products that are too large make it, or the
@@ -26,62 +24,7 @@ import triton.language as tl
 
 from pararnn.scans.kernels.triton_groups import compose, fetch, follow, store
 from pararnn.scans.kernels.triton_steps import UNALIGNED, bounds_of, enter
-
-
-@triton.jit
-def _publish(ptr, number, mask, WORD: tl.constexpr, NAN: tl.constexpr):
-    """Store numbers as bits that are never the ones of empty memory."""
-    tl.store(ptr, tl.where(number == number, number.to(WORD, bitcast=True), NAN), mask=mask, cache_modifier=".cg")
-
-
-def _again_in_ptx(count: int, bits: int) -> str:
-    """Reads `count` words again until none is empty, and of them only those that are: outputs, then the words so far, then where they lie."""
-    places = range(count)
-    copy = "".join(f"mov.b{bits} ${place}, ${count + place}; " for place in places)
-    missing = "".join(f"setp.eq.s{bits} p{place}, ${place}, -1; " for place in places)
-    some = "mov.pred q, p0; " + "".join(f"or.pred q, q, p{place}; " for place in places[1:])
-    read = "".join(f"@p{place} ld.volatile.global.b{bits} ${place}, [${2 * count + place}]; " for place in places)
-    predicates = ", ".join(f"p{place}" for place in places)
-    return f"{{ .reg .pred {predicates}, q; {copy}AGAIN: {missing}{some}@!q bra READY; {read}bra AGAIN; READY: }}"
-
-
-def _constraints(count: int, register: str) -> str:
-    return ",".join([f"=&{register}"] * count + [register] * count + ["l"] * count)
-
-
-_ONE, _TWO, _FOUR, _ONE_LONG = (tl.constexpr(_again_in_ptx(count, bits)) for count, bits in ((1, 32), (2, 32), (4, 32), (1, 64)))
-_OF_ONE, _OF_TWO, _OF_FOUR, _OF_ONE_LONG = (tl.constexpr(_constraints(count, kind)) for count, kind in ((1, "r"), (2, "r"), (4, "r"), (1, "l")))
-
-
-@triton.jit
-def _again(word, ptr, SPIN: tl.constexpr):
-    """The words once none of them is empty, of which SPIN are waited for at once. In the interpreter that is zero: all words are there."""
-    place = ptr.to(tl.int64)
-    if SPIN > 0:
-        if word.dtype == tl.int64:
-            word = tl.inline_asm_elementwise(_ONE_LONG, _OF_ONE_LONG, [word, place], dtype=tl.int64, is_pure=False, pack=1)
-        elif SPIN == 1:
-            word = tl.inline_asm_elementwise(_ONE, _OF_ONE, [word, place], dtype=tl.int32, is_pure=False, pack=1)
-        elif SPIN == 2:
-            word = tl.inline_asm_elementwise(_TWO, _OF_TWO, [word, place], dtype=tl.int32, is_pure=False, pack=2)
-        else:
-            word = tl.inline_asm_elementwise(_FOUR, _OF_FOUR, [word, place], dtype=tl.int32, is_pure=False, pack=4)
-    return word
-
-
-@triton.jit
-def _await(ptr, mask, CARRY: tl.constexpr, SPIN: tl.constexpr):
-    """The published numbers at `ptr`, zero where `mask` is false."""
-    word = tl.load(ptr, mask=mask, other=0, volatile=True)
-    return _again(word, ptr, SPIN).to(CARRY, bitcast=True)
-
-
-@triton.jit
-def _await_both(ptr, part, mask, CARRY: tl.constexpr, SPIN: tl.constexpr):
-    """The published numbers at `ptr` and `part` behind it, which are asked for at once."""
-    one = tl.load(ptr, mask=mask, other=0, volatile=True)
-    two = tl.load(ptr + part, mask=mask, other=0, volatile=True)
-    return _again(one, ptr, SPIN).to(CARRY, bitcast=True), _again(two, ptr + part, SPIN).to(CARRY, bitcast=True)
+from pararnn.scans.kernels.triton_words import await_both, await_one, publish
 
 
 @triton.jit
@@ -216,17 +159,17 @@ def chain_kernel(
     words_ptr += (row * blocks + block) * (tiles * OF_TILE + (tiles // LINK + 1) * OF_LINK)
     tile_at = words_ptr + number * OF_TILE
     link_at = words_ptr + tiles * OF_TILE + (base // LINK + link) * OF_LINK
-    _publish(tile_at + lane, p, inside, WORD, NAN)
-    _publish(tile_at + BLOCK_STATE + lane, x, inside, WORD, NAN)
+    publish(tile_at + lane, p, inside, WORD, NAN)
+    publish(tile_at + BLOCK_STATE + lane, x, inside, WORD, NAN)
     place = tl.arange(0, LINK)[:, None, None]
     before = (place < within) & inside
-    r, z = _await_both(tile_at - within * OF_TILE + (place * OF_TILE + lane), BLOCK_STATE, before, CARRY, SPIN)
+    r, z = await_both(tile_at - within * OF_TILE + (place * OF_TILE + lane), BLOCK_STATE, before, CARRY, SPIN)
     r = tl.where(before, r, 1.0)
     reach = tl.maximum(tl.abs(r), 1.0)
     r, z = tl.associative_scan((r, z), 0, follow)
     at_within = place == LINK - 1
     r, z, reach = tl.reduce((tl.where(at_within, r, 0.0), tl.where(at_within, z, 0.0), reach), 0, _of_tiles, keep_dims=True)
-    known = _await(link_at - OF_LINK + (place * BLOCK_STATE + lane), (place < 3) & inside & (lane * 0 + link > 0), CARRY, SPIN)
+    known = await_one(link_at - OF_LINK + (place * BLOCK_STATE + lane), (place < 3) & inside & (lane * 0 + link > 0), CARRY, SPIN)
     parts = (tl.where(place == 0, known, 0.0), tl.where(place == 1, known, 0.0), tl.where(place == 2, known, 0.0))
     h, doubt, largest = tl.reduce(parts, 0, _add_three, keep_dims=True)
     h = tl.where(link > 0, h, first)
@@ -234,9 +177,9 @@ def chain_kernel(
     end = (p * r) * h + (p * z + x)
     lost = TINY * largest
     is_last = inside & (lane * 0 + within == LINK - 1)
-    _publish(link_at + lane, end, is_last, WORD, NAN)
-    _publish(link_at + BLOCK_STATE + lane, tl.abs(p * r) * doubt + reach * tl.maximum(tl.abs(p), 1.0) * lost, is_last, WORD, NAN)
-    _publish(link_at + 2 * BLOCK_STATE + lane, tl.maximum(largest, tl.abs(end)), is_last, WORD, NAN)
+    publish(link_at + lane, end, is_last, WORD, NAN)
+    publish(link_at + BLOCK_STATE + lane, tl.abs(p * r) * doubt + reach * tl.maximum(tl.abs(p), 1.0) * lost, is_last, WORD, NAN)
+    publish(link_at + 2 * BLOCK_STATE + lane, tl.maximum(largest, tl.abs(end)), is_last, WORD, NAN)
 
     h = r * h + z
     b = tl.where(height == 0, a * (q * h + y) + b, b)
