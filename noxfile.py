@@ -37,19 +37,10 @@ PACKAGES = ["core", *FAMILIES]
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 ORACLES = ("ncps", "numpy", "scipy", "statsmodels", "matplotlib", "safetensors", "torchdiffeq")
 # What each backend needs besides the packages. The first two run every test, the others the tests of some packages that name them.
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "torch": (),
-    "numba": ("numba",),
-    "naive": (),
-    "blocked": (),
-    "compiled": (),
-    "keops": ("pykeops",),
-    "triton-interpret": ("triton",),
-}
-TESTED_IN: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("naive", "blocked", "compiled", "keops"), ("s4",)),
-    "triton-interpret": ("core", "cfc", "s4"),
-}
+BACKENDS: dict[str, tuple[str, ...]] = {"torch": (), "numba": ("numba",), "keops": ("pykeops",), "triton-interpret": ("triton",)}
+TESTED_IN: dict[str, tuple[str, ...]] = {"keops": ("s4",), "triton-interpret": ("core", "cfc", "s4")}
+# Backends that need nothing: every test of theirs is among those of the backend that needs nothing either, in the same environment.
+TESTED_WITH: dict[str, tuple[str, ...]] = {"torch": ("naive", "blocked", "compiled")}
 # Two workers share the machine; more threads in each would only get in each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -80,7 +71,7 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 @nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS))
 def matrix(session: nox.Session, backend: str) -> None:
-    """Test one backend with its dependencies and no others; the backend has to be there and has to work."""
+    """Test one backend, and those that need nothing else, with its dependencies and no others; they have to be there and have to work."""
     name, _, interpret = backend.partition("-")
     environment = {"TRITON_INTERPRET": "1"} if interpret else {}
     # An interpreter takes its time over every number.
@@ -93,7 +84,8 @@ def matrix(session: nox.Session, backend: str) -> None:
                 session, f"packages/{PREFIX}{package}/tests", "-k", name, "-m", "not gpu", *patience, "--require-backend", name, env=environment
             )
     else:
-        run_pytest(session, "packages", "tests", "-m", "not integration", "--require-backend", name)
+        required = [argument for each in (name, *TESTED_WITH.get(backend, ())) for argument in ("--require-backend", each)]
+        run_pytest(session, "packages", "tests", "-m", "not integration", *required)
 
 
 @nox.session
