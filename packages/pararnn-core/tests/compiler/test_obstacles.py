@@ -152,11 +152,11 @@ def test_complex_states_are_refused():
 
 
 def test_shapes_that_are_no_number_of_a_channel_are_refused():
-    wide = torch.rand(3, 4, 3 * STATE, dtype=torch.float64)
-    obstacles = refusal(lambda h, d: h * d[0].chunk(3, -1)[0], leaves=[wide])
-    assert any("12" in obstacle and "4 channels" in obstacle for obstacle in obstacles)
-    matrix = nn.Parameter(torch.rand(STATE, STATE, dtype=torch.float64))
-    assert any("'matrix'" in obstacle and "(4, 4)" in obstacle for obstacle in refusal(lambda h, d: h * matrix[0, 0], parameters={"matrix": matrix}))
+    uneven = torch.rand(3, 4, 3 * STATE + 1, dtype=torch.float64)
+    obstacles = refusal(lambda h, d: h * d[0][..., :STATE], leaves=[uneven])
+    assert any("13" in obstacle and "4 channels" in obstacle for obstacle in obstacles)
+    matrix = nn.Parameter(torch.rand(STATE, STATE + 1, dtype=torch.float64))
+    assert any("'matrix'" in obstacle and "(4, 5)" in obstacle for obstacle in refusal(lambda h, d: h * matrix[0, 0], parameters={"matrix": matrix}))
 
 
 def test_a_step_that_returns_something_else_is_refused():

@@ -9,12 +9,13 @@ Where is what:
   are; `reference`: programs run by PyTorch, the oracle of engines.
 - From a step to a program. `tracing` does it; `operands` and `surroundings` make the tensors and the quiet that the step runs in; `recording` writes
   down each operation, `guarding` refuses what asks for numbers; `vocabulary` sorts operations by name, `lowering` and `activations` say what they are
-  in primitives, `numbers` and `storages` what is known of a tensor; `simplify` shortens the list. A missing operation: `lowering`, else `primitives`
-  and the printers of the engines.
+  in primitives, `numbers`, `standing` and `storages` what is known of a tensor; `wide` follows tensors with several numbers a channel, whose places
+  have `labels`; `simplify` shortens the list. A missing operation: `lowering`, else `primitives` and the printers of the engines.
 - Which program a step has. `catalogue` remembers by `identity`, what the step sees besides tensors: `reading` finds the names, `freezing` makes
-  facts of the values; `places` are the tensors that it reads by name, fetched at each call.
+  facts of the values, and `watching` looks whether they still hold; `places` are the tensors that it reads by name, fetched at each call.
 - From a program to a result. `posed`: the step in a request; `serving`: obstacles, the error, the trial of an engine; `solving`: gradients and the
-  choice of a plan; `record`: how it went, read when asked for; `ops`: the same in a graph of `torch.compile`; `stepping`: one step, for decoding.
+  choice of a plan, `repeating`: solves like one before; `columns`: operands side by side in one tensor; `record`: how it went, read when asked for;
+  `ops`: the same in a graph of `torch.compile`; `stepping`: one step, for decoding.
 - `cache`: files that are kept on disk.
 - `gpu` and `native`: see their docstrings. In both `backend` is what the plugin registers, `engine` the entrance, `planning` chooses, `printer`
   prints expressions.

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from pararnn.compiler.columns import apart
 from pararnn.compiler.identity import StepIdentity
 from pararnn.compiler.places import Path, fetch, places
 from pararnn.compiler.program import Kind, Program
 from pararnn.compiler.surroundings import is_looked_at
 from pararnn.compiler.tracing import CARRIES, trace_places
 from pararnn.errors import CompilationError
+from pararnn.solver import again
 from pararnn.solver import drive as drives
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ class Compiled:
 
     Attributes:
         program: what engines make kernels of; the same object for equal programs.
-        captured: names of the parameters among the operands, after the leaves of the drive.
+        captured: names of the parameters that hold operands, after the leaves of the drive.
         paths: how to come to each of them from the step.
     """
 
@@ -39,11 +42,19 @@ class Compiled:
     _carry: torch.dtype
 
     def operands(self, problem: Problem) -> list[Tensor]:
-        """The leaves of the drive and the parameters that the step reads now, on the graph, in the shapes that engines take."""
+        """What the step reads now, on the graph, in the shapes that engines take."""
+        tensors = self.tensors(problem)
+        return apart(self.program.parts, tensors) if self.program.parts else tensors
+
+    def tensors(self, problem: Problem) -> list[Tensor]:
+        """The leaves of the drive and the parameters that hold these operands, one or several side by side."""
         drive = problem.drive
-        found = [drive] if isinstance(drive, Tensor) else [leaf for leaf in drive if leaf is not None]
-        found += [fetch(problem.step, path) for path in self.paths]
-        return [self._fitted(kind, tensor) for kind, tensor in zip(self.program.kinds, found, strict=True)]
+        return self.gathered(problem.step, [drive] if isinstance(drive, Tensor) else [leaf for leaf in drive if leaf is not None])
+
+    def gathered(self, step: Any, leaves: Iterable[Tensor]) -> list[Tensor]:
+        """The same for `step` and the leaves of a drive."""
+        found = [*leaves, *(fetch(step, path) for path in self.paths)]
+        return [self._fitted(kind, tensor) for kind, tensor in zip(self.program.tensors, found, strict=True)]
 
     def _fitted(self, kind: Kind, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or tensor.dtype.itemsize > self._carry.itemsize:
@@ -81,6 +92,7 @@ def forget() -> None:
     with _turn:
         _memory.clear()
         _programs.clear()
+        again.forget()
 
 
 def _trace(problem: Problem) -> Compiled | tuple[str, ...]:
@@ -94,6 +106,11 @@ def _trace(problem: Problem) -> Compiled | tuple[str, ...]:
         program, read = trace_places(problem.step, state, drive, places(problem.step), timed=timed)
     except CompilationError as error:
         return error.obstacles
+    device = problem.initial.device
+    elsewhere = [f"{place.name} is on {place.tensor.device}" for place in read if place.tensor.device != device]
+    elsewhere += [f"leaf {index} of the drive is on {leaf.device}" for index, leaf in enumerate(leaves) if leaf is not None and leaf.device != device]
+    if elsewhere:
+        return tuple(f"{what}, and kernels read what is on {device} with the states" for what in elsewhere)
     program = _programs.setdefault(program.key, program)
     _limit(_programs)
     # A step that changes what it reads is no function of its arguments, and one trace does not tell what the next run would do.

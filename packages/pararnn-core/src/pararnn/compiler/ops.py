@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pararnn.compiler.columns import apart, backward
 from pararnn.compiler.engine import Engine, Tolerance, Workload
 from pararnn.compiler.program import Program
 from pararnn.compiler.solving import ADVICE, LIMIT
@@ -53,7 +54,7 @@ def engine_at(path: str) -> Engine:
 def solve_op(
     engine: str,
     program: str,
-    operands: Sequence[Tensor],
+    tensors: Sequence[Tensor],
     initial: Tensor,
     offsets: Tensor | None,
     longest: int,
@@ -62,12 +63,14 @@ def solve_op(
     relative: float,
     sweeps: int,
 ) -> tuple[Tensor, Tensor]:
-    """States `(rows, time, state)`, and the record of each sequence `(sequences, 3)`.
+    """States `(rows, time, state)`, and the record of each sequence `(sequences, 3)`; `tensors` hold the operands, one or several side by side.
 
     `longest` is the number of steps of the longest packed sequence, 0 without packing; `interval` as in `NewtonConfig`, as text; `sweeps` limits the
     iterations, 0 for the limit of the plan.
     """
-    served, plan = _planned(engine, program, operands, initial, longest, interval)
+    served, plan = _planned(engine, program, tensors, initial, longest, interval)
+    parts = program_at(program).parts
+    operands = apart(parts, tensors) if parts else tensors
     tolerance = Tolerance(absolute=absolute, relative=relative, sweeps=sweeps or max(1, min(plan.patience, LIMIT)))
     states, record = served.solve(program_at(program), operands, initial, offsets=offsets, plan=plan, tolerance=tolerance)
     return states, record.amax(1)
@@ -77,7 +80,7 @@ def solve_op(
 def _(
     engine: str,
     program: str,
-    operands: Sequence[Tensor],
+    tensors: Sequence[Tensor],
     initial: Tensor,
     offsets: Tensor | None,
     longest: int,
@@ -86,7 +89,7 @@ def _(
     relative: float,
     sweeps: int,
 ) -> tuple[Tensor, Tensor]:
-    rows, length = _rows_and_length(program, operands)
+    rows, length = _rows_and_length(program, tensors)
     return initial.new_empty(rows, length, initial.shape[-1]), initial.new_empty(initial.shape[0], 3, dtype=torch.float32)
 
 
@@ -96,20 +99,23 @@ def solve_backward_op(
     program: str,
     grad: Tensor,
     states: Tensor,
-    operands: Sequence[Tensor],
+    tensors: Sequence[Tensor],
     initial: Tensor,
     offsets: Tensor | None,
     longest: int,
     interval: str,
     needs: Sequence[bool],
 ) -> list[Tensor]:
-    """The gradients that are needed, of the operands and, last, of `initial`."""
-    served, plan = _planned(engine, program, operands, initial, longest, interval)
-    found = served.backward(program_at(program), grad, states, operands, initial, offsets=offsets, plan=plan, needs=needs)
+    """The gradients that are needed, of `tensors` and, last, of `initial`."""
+    served, plan = _planned(engine, program, tensors, initial, longest, interval)
+    if program_at(program).parts:
+        found = backward(served, program_at(program), grad, states, tensors, initial, offsets=offsets, plan=plan, needs=needs)
+    else:
+        found = served.backward(program_at(program), grad, states, tensors, initial, offsets=offsets, plan=plan, needs=needs)
     # A graph was made for these shapes and dtypes.
     return [
-        _alone(gradient.reshape(operand.shape).to(operand.dtype))
-        for gradient, operand in zip(found, (*operands, initial), strict=True)
+        _alone(gradient.reshape(tensor.shape).to(tensor.dtype))
+        for gradient, tensor in zip(found, (*tensors, initial), strict=True)
         if gradient is not None
     ]
 
@@ -125,27 +131,27 @@ def _(
     program: str,
     grad: Tensor,
     states: Tensor,
-    operands: Sequence[Tensor],
+    tensors: Sequence[Tensor],
     initial: Tensor,
     offsets: Tensor | None,
     longest: int,
     interval: str,
     needs: Sequence[bool],
 ) -> list[Tensor]:
-    wanted = zip((*operands, initial), needs, strict=True)
-    return [torch.empty_like(operand, memory_format=torch.contiguous_format) for operand, needed in wanted if needed]
+    wanted = zip((*tensors, initial), needs, strict=True)
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor, needed in wanted if needed]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.engine, ctx.program, operands, initial, offsets, ctx.longest, ctx.interval = inputs[:7]
+    ctx.engine, ctx.program, tensors, initial, offsets, ctx.longest, ctx.interval = inputs[:7]
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(output[0], offsets, initial, *operands)
+    ctx.save_for_backward(output[0], offsets, initial, *tensors)
 
 
 def _backward(ctx: Any, grad: Tensor, _record: Any) -> tuple[Any, ...]:
-    states, offsets, initial, *operands = ctx.saved_tensors
-    needs = [operand.requires_grad for operand in (*operands, initial)]
-    found = iter(solve_backward_op(ctx.engine, ctx.program, grad, states, operands, initial, offsets, ctx.longest, ctx.interval, needs))
+    states, offsets, initial, *tensors = ctx.saved_tensors
+    needs = [tensor.requires_grad for tensor in (*tensors, initial)]
+    found = iter(solve_backward_op(ctx.engine, ctx.program, grad, states, tensors, initial, offsets, ctx.longest, ctx.interval, needs))
     *gradients, start = [next(found) if needed else None for needed in needs]
     return None, None, gradients, start, *(None for _ in range(6))
 
@@ -158,14 +164,14 @@ solve_op.register_autograd(_backward, setup_context=_save)
 solve_backward_op.register_autograd(_refuse)
 
 
-def _rows_and_length(program: str, operands: Sequence[Tensor]) -> tuple[int, int]:
-    timed = next(operand for kind, operand in zip(program_at(program).kinds, operands, strict=True) if kind.is_timed)
+def _rows_and_length(program: str, tensors: Sequence[Tensor]) -> tuple[int, int]:
+    timed = next(tensor for kind, tensor in zip(program_at(program).tensors, tensors, strict=True) if kind.is_timed)
     return timed.shape[0], timed.shape[1]
 
 
-def _planned(engine: str, program: str, operands: Sequence[Tensor], initial: Tensor, longest: int, interval: str) -> tuple[Engine, Plan]:
+def _planned(engine: str, program: str, tensors: Sequence[Tensor], initial: Tensor, longest: int, interval: str) -> tuple[Engine, Plan]:
     served: Any = engine_at(engine)
-    rows, length = _rows_and_length(program, operands)
+    rows, length = _rows_and_length(program, tensors)
     sequences, state = initial.shape
     itemsize = initial.element_size()
     work = Workload(rows=rows, length=length, state=state, sequences=sequences, longest=longest or length, itemsize=itemsize)

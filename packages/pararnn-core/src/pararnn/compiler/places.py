@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
@@ -40,6 +42,13 @@ def fetch(step: Any, path: Path) -> Tensor:
             found = found.__globals__[name]
     tensor: Tensor = found
     return tensor
+
+
+def fetching(path: Path) -> Callable[[Any], Tensor]:
+    """What fetches the tensor at `path` from a step."""
+    if all(how == "." for how, _ in path):
+        return operator.attrgetter(".".join(name for _, name in path))
+    return functools.partial(fetch, path=path)
 
 
 class Replaced:

@@ -73,6 +73,8 @@ class Program:
         pull: inputs `costate, state, o0, o1, ...`; outputs the gradients by the state and by each operand, from the gradient `costate` of the next
             state, all of them as numbers of one channel and one step: sums over channels or steps are left to the engine.
         together: how many of the first operands are columns of one tensor, which kernels may count on: each lies a number behind the one before.
+        parts: how many operands lie side by side in each tensor that the solver is given, in order; empty where each has a tensor of its own. Engines
+            are given them apart.
     """
 
     kinds: tuple[Kind, ...]
@@ -80,11 +82,17 @@ class Program:
     advance: Expression
     pull: Expression
     together: int = 0
+    parts: tuple[int, ...] = ()
 
     @property
     def operands(self) -> tuple[str, ...]:
         """The names of the operands in the expressions: `o0`, `o1`, ..."""
         return tuple(f"o{index}" for index in range(len(self.kinds)))
+
+    @cached_property
+    def tensors(self) -> tuple[Kind, ...]:
+        """The kinds of the tensors that the operands lie in."""
+        return tuple(self.kinds[sum(self.parts[:index])] for index in range(len(self.parts))) or self.kinds
 
     @cached_property
     def key(self) -> str:
@@ -98,4 +106,5 @@ class Program:
     def __str__(self) -> str:
         kinds = ", ".join(f"{name}: {kind.name.lower()}" for name, kind in zip(self.operands, self.kinds, strict=True))
         first = f"{self.together} columns, " if self.together else ""
-        return f"operands {first}{kinds}\nvalue {self.value}\nadvance {self.advance}\npull {self.pull}"
+        last = f", side by side {' + '.join(map(str, self.parts))}" if self.parts else ""
+        return f"operands {first}{kinds}{last}\nvalue {self.value}\nadvance {self.advance}\npull {self.pull}"

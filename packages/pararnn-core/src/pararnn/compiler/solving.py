@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pararnn.compiler.catalogue import Compiled
+from pararnn.compiler.columns import apart, backward
 from pararnn.compiler.engine import Engine, Tolerance, Workload
 from pararnn.compiler.program import Program
 from pararnn.compiler.record import Record
@@ -53,12 +54,12 @@ def solve_compiled(engine: Engine, compiled: Compiled, problem: Problem, config:
     Raises:
         InputError: on a CPU, the drive or the initial state holds NaN or infinity, and the states do for that reason.
     """
-    operands = compiled.operands(problem)
+    tensors = compiled.tensors(problem)
     offsets = problem.offsets
     initial = _starts(problem)
     task = task_of(engine, compiled.program, problem.rows, problem.length, initial, offsets, config)
     bounds = None if offsets is None else on_device(offsets, initial.device)
-    states, record = solve_task(task, operands, initial, bounds)
+    states, record = solve_task(task, tensors, initial, bounds)
     # One pass that stores nothing tells most of the time; a sum can overflow where its terms do not.
     if looks_at_once(states) and not math.isfinite(states.detach().sum().item()):
         is_finite(problem, states)
@@ -91,35 +92,40 @@ def task_of(engine: Engine, program: Program, rows: int, length: int, initial: T
     return task
 
 
-def solve_task(task: Task, operands: list[Tensor], initial: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
-    """States `(rows, time, state)`, differentiable once, and the record of the engine."""
-    if torch.is_grad_enabled() and (initial.requires_grad or any(operand.requires_grad for operand in operands)):
+def solve_task(task: Task, tensors: list[Tensor], initial: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """States `(rows, time, state)`, differentiable once, and the record of the engine; `tensors` hold the operands."""
+    if torch.is_grad_enabled() and (initial.requires_grad or any(tensor.requires_grad for tensor in tensors)):
         records: list[Tensor] = []
-        states: Tensor = _Solve.apply(task, records, offsets, initial, *operands)
+        states: Tensor = _Solve.apply(task, records, offsets, initial, *tensors)
         return states, records[0]
+    operands = apart(task.program.parts, tensors) if task.program.parts else tensors
     return task.engine.solve(task.program, operands, initial, offsets=offsets, plan=task.plan, tolerance=task.tolerance)
 
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, task: Task, records: list[Tensor], offsets: Tensor | None, initial: Tensor, *operands: Tensor) -> Tensor:
+    def forward(ctx: Any, task: Task, records: list[Tensor], offsets: Tensor | None, initial: Tensor, *tensors: Tensor) -> Tensor:
+        # Tensors as they are given are the sources, so that each has one gradient.
+        operands = apart(task.program.parts, tensors) if task.program.parts else tensors
         states, record = task.engine.solve(task.program, operands, initial, offsets=offsets, plan=task.plan, tolerance=task.tolerance)
         records.append(record)
         ctx.task = task
-        ctx.save_for_backward(states, offsets, initial, *operands)
+        ctx.save_for_backward(states, offsets, initial, *tensors)
         return states
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        states, offsets, initial, *operands = ctx.saved_tensors
-        needs = ctx.needs_input_grad
+        states, offsets, initial, *tensors = ctx.saved_tensors
+        task, needs = ctx.task, (*ctx.needs_input_grad[4:], ctx.needs_input_grad[3])
         with torch.no_grad():
-            *found, start = ctx.task.engine.backward(
-                ctx.task.program, grad, states, operands, initial, offsets=offsets, plan=ctx.task.plan, needs=(*needs[4:], needs[3])
-            )
+            if task.program.parts:
+                found = backward(task.engine, task.program, grad, states, tensors, initial, offsets=offsets, plan=task.plan, needs=needs)
+            else:
+                found = task.engine.backward(task.program, grad, states, tensors, initial, offsets=offsets, plan=task.plan, needs=needs)
+        *found, start = found
         if torch.is_grad_enabled():
             # Whatever is differentiated again depends on one of these, so a refusing node lies on the way of every such request.
-            sources = grad, initial, *operands
+            sources = grad, initial, *tensors
             start, *found = (_once(derivative, sources) for derivative in (start, *found))
         return None, None, None, start, *found
 

@@ -23,6 +23,14 @@ def shares(result: Tensor, args: Sequence[Any]) -> bool:
     return any(isinstance(arg, Tensor) and storage(arg) == storage(result) for arg in args)
 
 
+def tensors_in(args: Sequence[Any]) -> list[Tensor]:
+    """The tensors among arguments, and in lists of them."""
+    found: list[Tensor] = []
+    for arg in args:
+        found += [one for one in (arg if isinstance(arg, (list, tuple)) else (arg,)) if isinstance(one, Tensor)]
+    return found
+
+
 def keeps_all(source: Tensor, result: Tensor) -> bool:
     """Whether a part is the whole."""
     return source.numel() == result.numel()

@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from pararnn.cell import Drive
 from pararnn.compiler.guarding import CannotGoOnError, Guard
+from pararnn.compiler.labels import MOST, Axes
 from pararnn.compiler.numbers import Number
 from pararnn.compiler.operands import Operands, differentiable, placed
 from pararnn.compiler.places import Path, Place, Replaced, places
@@ -34,7 +35,7 @@ _turn = threading.RLock()
 
 @dataclass(frozen=True)
 class Traced:
-    """A program, and the names of the parameters that are its operands after the leaves of the drive."""
+    """A program, and the names of the parameters that hold its operands after the leaves of the drive."""
 
     program: Program
     captured: tuple[str, ...]
@@ -53,7 +54,8 @@ def trace(
     Args:
         step: the recurrence.
         state: `(1, state)`; what counts is its shape, dtype and device. No numbers are read of any tensor.
-        drive: the drive of one step, leaves `(1, state)`, `(1, 1)`, `(state,)` or with one element; a leaf that is None is no operand.
+        drive: the drive of one step, leaves `(1, state)`, `(1, 1)`, `(state,)` or with one element; a leaf that is None is no operand. One that is a
+            whole number of times as wide as the state, or `(1, parts, state)`, is several operands, and so is such a parameter.
         parameters: the tensors that `step` may read besides, by name; they are found as attributes of modules and as free variables.
         timed: which leaves run along the sequence; those with two dimensions if left out.
 
@@ -69,7 +71,7 @@ def trace(
 def trace_places(
     step: Callable[[Tensor, Drive], Tensor], state: Tensor, drive: Drive, held: Sequence[Place], *, timed: Sequence[bool] | None = None
 ) -> tuple[Program, tuple[Place, ...]]:
-    """The program of `step`, and which of the places `held` are its operands after the leaves of the drive; else as `trace`."""
+    """The program of `step`, and which of the places `held` hold its operands after the leaves of the drive; else as `trace`."""
     return in_a_thread(lambda: _traced(step, state, drive, held, timed))
 
 
@@ -80,10 +82,10 @@ def _traced(
     if carry is None:
         raise _refusal(step, (f"the states are {state.dtype}; kernels compute with real floating point numbers",))
     channels = state.shape[-1]
-    rows = 7 if channels == 5 else 5
-    recorder = Recorder(rows, channels, carry)
+    axes = Axes.telling(channels)
+    recorder = Recorder(axes, carry)
     with _turn, without_numbers():
-        operands = Operands(state, rows, recorder)
+        operands = Operands(state, axes.rows, recorder)
         costate, initial = operands.full("costate"), operands.full("state")
         leaves = list(drives.leaves(drive))
         runs = [leaf is not None and leaf.ndim == 2 for leaf in leaves] if timed is None else list(timed)
@@ -92,11 +94,12 @@ def _traced(
             standing.append(None if leaf is None else operands.leaf(f"o{len([one for one in standing if one is not None])}", leaf, timed=is_timed))
         replacements = {place.path: operands.parameter(f"p{index}", place.tensor) for index, place in enumerate(held)}
         numbers = _run(step, initial, placed(drive, standing), costate, operands, recorder, replacements)
-    captured = {f"p{index}": place for index, place in enumerate(held) if f"p{index}" in recorder.read}
+    captured = {f"p{index}": place for index, place in enumerate(held) if f"p{index}" in recorder.standing.read}
     for short, place in captured.items():
-        if short not in operands.kinds:
+        if not operands.parts[short]:
             shape = tuple(place.tensor.shape)
-            recorder.refuse(f"the step reads {place.name!r} of shape {shape}, where the state has {channels} channels: each may see one number")
+            told = f"the step reads {place.name!r} of shape {shape}, where the state has {channels} channels"
+            recorder.refuse(f"{told}: each may see one number, or up to {MOST} that lie side by side")
     if recorder.obstacles or numbers is None:
         raise _refusal(step, tuple(recorder.obstacles))
     order = [*(name for name in operands.tensors if name.startswith("o")), *captured]
@@ -141,7 +144,8 @@ def _run(
             recorder.is_backward = True
             inputs = differentiable({name: tensor for name, tensor in operands.tensors.items() if name != "costate"})
             gradients = _gradients(value, inputs, costate)
-            outcome |= {name: recorder.number(gradient) for name, gradient in gradients.items() if gradient is not None}
+            for name, gradient in gradients.items():
+                outcome |= {} if gradient is None else operands.numbers(name, gradient)
             for name in outcome.keys() - {"next"}:
                 if operands.sum_of(name, outcome[name]) is None and not recorder.obstacles:
                     recorder.refuse(f"the gradient by {name} is no sum of what single channels contribute")
@@ -161,6 +165,8 @@ def _gradients(value: Tensor, inputs: Mapping[str, Tensor], costate: Tensor) -> 
 
 
 def _program(order: Sequence[str], operands: Operands, numbers: Mapping[str, Number], operations: Sequence[Operation]) -> Program:
+    parts = tuple(len(operands.parts[name]) for name in order)
+    order = [part for name in order for part in operands.parts[name]]
     names: dict[Value, str] = {name: f"o{index}" for index, name in enumerate(order)}
 
     def new(value: Value) -> Value:
@@ -173,7 +179,8 @@ def _program(order: Sequence[str], operands: Operands, numbers: Mapping[str, Num
     value = simplified(Expression(inputs, renamed, (new(following),)))
     pull = simplified(Expression(("costate", *inputs), renamed, pulled))
     advance = with_input(Expression(("costate", *inputs), renamed, (new(following), pulled[0])), "costate", 1.0)
-    return Program(kinds=tuple(operands.kinds[name] for name in order), value=value, advance=advance, pull=pull)
+    kinds = tuple(operands.kinds[name] for name in order)
+    return Program(kinds=kinds, value=value, advance=advance, pull=pull, parts=parts if max(parts, default=1) > 1 else ())
 
 
 def _number(number: Number) -> Value:

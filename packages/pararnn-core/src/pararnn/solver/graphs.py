@@ -27,7 +27,7 @@ REASON = "kernels in a graph plan when they run, for the sizes that they meet"
 
 
 class Kernel(NamedTuple):
-    """Where the engine is found, what names the program, kinds of its operands, attributes of the cell among them; empty where no kernel serves."""
+    """Where the engine is found, what names the program, kinds of the tensors with operands, attributes of the cell; empty where no kernel serves."""
 
     engine: str = ""
     program: str = ""
@@ -69,7 +69,7 @@ def choose(cell: Any, form: Form) -> Kernel:
     paths = [_attributes(path) for path in found.paths]
     if getattr(cell.step, "__self__", None) is not cell or None in paths:
         return Kernel()
-    kinds = "".join(kind.value for kind in found.program.kinds)
+    kinds = "".join(kind.value for kind in found.program.tensors)
     return Kernel(f"{home}:engine", register(found.program), kinds, tuple(path for path in paths if path))
 
 
@@ -90,12 +90,12 @@ def solve_in_graph(problem: Problem, config: NewtonConfig, kernel: Kernel) -> So
         for name in path:
             value = getattr(value, name)
         found.append(value)
-    operands = [_fitted(kind, tensor, problem.initial.dtype) for kind, tensor in zip(kinds, found, strict=True)]
+    tensors = [_fitted(kind, tensor, problem.initial.dtype) for kind, tensor in zip(kinds, found, strict=True)]
     with torch.no_grad():
         problem.step(problem.initial[:1, 0], drives.map_timed(lambda leaf: leaf[:1, 0], problem.drive))
     initial, length = problem.initial[:, 0], problem.length
     absolute, relative = config.tolerances(initial.dtype)
-    asked = engine, program, operands, initial, None, 0, str(config.interval), absolute, relative, config.max_iters or 0
+    asked = engine, program, tensors, initial, None, 0, str(config.interval), absolute, relative, config.max_iters or 0
     states, record = solve_op(*asked)
     facts: dict[str, Any] = {"walk": 0.0, "sweep": 0.0, "parallel": 0.0, "patience": 0, "by_autograd": False}
     plan = Plan(interval=length, length=length, lanes=problem.rows * problem.state_size, reason=REASON, **facts)
