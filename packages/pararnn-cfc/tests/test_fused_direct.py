@@ -239,6 +239,7 @@ def test_states_that_are_not_given_are_zero_on_every_stream_and_in_graphs(device
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 @pytest.mark.parametrize("layers", [1, 2])
 def test_recorded_layers_train_as_the_layers_do(device, layers):
     torch.manual_seed(0)

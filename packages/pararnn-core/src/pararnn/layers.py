@@ -150,7 +150,7 @@ class ParaRNN(nn.Module):
             new.append(result.final)
             output = cell.readout(result.states)  # type: ignore[operator]
             output = output.to(dtype) if dtype in HALF else output
-        return output[:, 0], tuple(new)
+        return output.select(1, 0), tuple(new)
 
     def decoder(self, batch: int, *, graph: Graph = "auto") -> Decoder:
         """A decoder of `batch` rows from their initial states: `step` for many samples, without gradients, in memory that stays where it is.

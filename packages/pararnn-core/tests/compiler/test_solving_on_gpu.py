@@ -7,7 +7,7 @@ import torch
 from toy_cells import Gate, loop, weighted_sum
 from waiting import nothing_waits
 
-from pararnn import NewtonConfig, ParaRNN, Status, newton_apply
+from pararnn import InputError, NewtonConfig, ParaRNN, Status, newton_apply
 
 pytestmark = pytest.mark.gpu
 SIZES = pytest.mark.parametrize(("batch", "length", "state"), [(4, 300, 96), (1, 5000, 16)], ids=["many lanes", "few lanes"])
@@ -77,6 +77,8 @@ def test_a_cuda_graph_holds_forward_and_backward(layer, batch, length, state):
     assert all(torch.equal(one, other) for one, other in zip(found, gradients(made, x), strict=True))
 
 
+# Torch's own recording runs backward on another stream first.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 @SIZES
 def test_a_recorded_layer_trains_as_the_layer_does(layer, batch, length, state):
     made, x = layer(state), inputs(batch, length)
@@ -92,6 +94,8 @@ def test_a_recorded_layer_trains_as_the_layer_does(layer, batch, length, state):
 
 
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+# An empty graph is what torch keeps its memory by.
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @SIZES
 def test_torch_compile_records_a_layer_where_it_is_to_reduce_overhead(layer, batch, length, state):
     made = layer(state)
@@ -114,6 +118,13 @@ def test_torch_compile_makes_one_graph_of_a_layer(layer, batch, length, state):
     compiled = torch.compile(made, fullgraph=True)
     torch.testing.assert_close(compiled(x), made(x), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradients(compiled, x), gradients(made, x), rtol=1e-4, atol=1e-5)
+
+
+def test_offsets_on_the_gpu_cannot_be_recorded_and_say_where_they_should_lie(layer):
+    made, x, offsets = layer(64), inputs(1, 700), torch.tensor((0, 300, 300, 301, 700), device="cuda")
+    made(x, cu_seqlens=offsets)
+    with pytest.raises(InputError, match=r"keep it on the CPU"), torch.cuda.graph(torch.cuda.CUDAGraph()), torch.no_grad():
+        made(x, cu_seqlens=offsets)
 
 
 def test_packed_sequences_are_those_of_each_alone(layer):

@@ -58,7 +58,7 @@ class Facts:
         elif kind in PLAIN:
             self.facts += (kind, value)
         elif kind is Tensor or kind is nn.Parameter:
-            self.facts += (value.shape, value.dtype)
+            self.facts += (value.shape, value.dtype, value.device)
         elif not self._is_new(value):
             return
         elif kind in SEQUENCES:
@@ -78,7 +78,7 @@ class Facts:
             self._by_address(value)
             self.code.append(value)
         elif isinstance(value, Tensor):
-            self.facts += (value.shape, value.dtype)
+            self.facts += (value.shape, value.dtype, value.device)
         elif not _is_open(kind):
             self.unsure()
         else:
@@ -115,7 +115,7 @@ class Facts:
         for home in (module._parameters, module._buffers):
             for name, tensor in home.items():
                 if is_open or name in names:  # type: ignore[operator]
-                    self.facts += (name, None) if tensor is None else (name, tensor.shape, tensor.dtype)
+                    self.facts += (name, None) if tensor is None else (name, tensor.shape, tensor.dtype, tensor.device)
         for name in own if names is None else sorted(own.keys() & names):
             if name not in INTERNAL:
                 self.facts.append(name)

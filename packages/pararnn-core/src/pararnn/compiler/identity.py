@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 
 from pararnn.compiler.freezing import Facts
 from pararnn.compiler.reading import Reading, classes_of, functions_entered
+from pararnn.compiler.watching import UnwatchableError, Watch
 
 if TYPE_CHECKING:
     from pararnn.solver.problem import Problem
@@ -50,6 +51,16 @@ class StepIdentity:
             _last[anchor] = alike
             return alike.identity
         return _learned(problem, anchor, code)
+
+    def watch(self, step: Any) -> Watch | None:
+        """What tells quickly whether `step`, a method that has this identity, keeps it; None where nothing can."""
+        if not self.is_sure or type(step) is not types.MethodType or type(step.__func__) is not types.FunctionType:
+            return None
+        try:
+            cell: Any = step.__self__
+            return Watch(cell, step.__func__, self._reading)
+        except UnwatchableError:
+            return None
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, StepIdentity) and self._hash == other._hash and self.facts == other.facts)
@@ -114,11 +125,11 @@ def _facts(problem: Problem, reading: Reading) -> Facts:
         found.add(step)
     reading.changing(found)
     facts = found.facts
-    facts += (initial.shape[-1], initial.dtype, initial.device.type, torch.get_default_dtype(), parametrize._cache_enabled, type(drive))
+    facts += (initial.shape[-1], initial.dtype, initial.device, torch.get_default_dtype(), parametrize._cache_enabled, type(drive))
     for leaf in (drive,) if isinstance(drive, Tensor) else drive:
         if leaf is None:
             facts.append(None)
             continue
         shape = leaf.shape
-        facts += (leaf.dtype, len(shape), shape[2:] if len(shape) >= 3 else shape)
+        facts += (leaf.dtype, leaf.device, len(shape), shape[2:] if len(shape) >= 3 else shape)
     return found

@@ -88,6 +88,7 @@ class Reading:
 
     Attributes:
         names: the attributes that can matter, None where any can.
+        closures: functions that hold more than their code.
         content: what was found, to tell whether two readings are the same.
     """
 
@@ -108,7 +109,7 @@ class Reading:
         addresses = [part for (home, name), (_, _, value) in self._watched.items() for part in (home, name, id(value))]
         self.content = (*addresses, *self._changing, *(id(function.__code__) for function in functions), self.names)
         self._functions = tuple((function, function.__code__) for function in functions)
-        self._closures = tuple(one for one in functions if one.__closure__ or one.__defaults__ or one.__kwdefaults__)
+        self.closures = tuple(one for one in functions if one.__closure__ or one.__defaults__ or one.__kwdefaults__)
         # What is watched is looked up at every solve.
         self._checks = tuple((home.get, name, value) for home, name, value in watched)
         self._counts = tuple(self._sizes.values())
@@ -127,8 +128,12 @@ class Reading:
         """Add the facts of globals and class members that can change without being replaced."""
         for home, name in self._changing.values():
             facts.add(home.get(name))
-        for function in self._closures:
+        for function in self.closures:
             facts.add(function)
+
+    def places(self) -> list[tuple[Mapping[str, Any], str]]:
+        """Where these globals and class members are."""
+        return list(self._changing.values())
 
     def _mentioned(self, function: Entered) -> None:
         for name in sorted(function.names):

@@ -24,12 +24,17 @@ class Record:
     @property
     def final(self) -> Tensor:
         """The last state of every sequence, differentiable where the states are; nothing waits for the device."""
+        if torch.is_grad_enabled() == self._on_graph:
+            return self._last()
         with torch.set_grad_enabled(self._on_graph):
-            if self._ends is None:
-                return self._states[:, -1] if self._states.shape[1] else self._initial
-            ends = self._ends if isinstance(self._ends, Tensor) else torch.tensor(self._ends, device=self._states.device)
-            last = self._states[0, (ends[1:] - 1).clamp(min=0)]
-            return torch.where((ends.diff() > 0).unsqueeze(1), last, self._initial)
+            return self._last()
+
+    def _last(self) -> Tensor:
+        if self._ends is None:
+            return self._states.select(1, -1) if self._states.shape[1] else self._initial
+        ends = self._ends if isinstance(self._ends, Tensor) else torch.tensor(self._ends, device=self._states.device)
+        last = self._states[0, (ends[1:] - 1).clamp(min=0)]
+        return torch.where((ends.diff() > 0).unsqueeze(1), last, self._initial)
 
     @property
     def status(self) -> Status:

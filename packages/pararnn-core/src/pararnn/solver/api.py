@@ -12,11 +12,12 @@ from torch import Tensor
 from pararnn.cell import Drive, check_cell, optional
 from pararnn.scans.dispatch import only_numbers
 from pararnn.selection import Selection, select
+from pararnn.solver.again import attempt, remember
 from pararnn.solver.asking import Facts, ask, facts_of, facts_of_cell
 from pararnn.solver.config import NewtonConfig
 from pararnn.solver.graphs import Choose, form_of, solve_in_graph
+from pararnn.solver.posing import begin, check_inputs, complete, make_problem
 from pararnn.solver.posing import cell_problem as cell_problem
-from pararnn.solver.posing import check_inputs, make_problem, pose
 from pararnn.solver.problem import Problem
 from pararnn.solver.result import SolveResult
 from pararnn.solver.torch_backend import walked
@@ -91,26 +92,32 @@ def solve_cell(
 
     `choose` gives the kernel for a form of problems, as something that a compiler may take for a constant; without it a solve is left out of graphs.
     """
-    found = _known(cell, x, config, h0) if cu_seqlens is None and guess is None else None
+    is_plain = cu_seqlens is None and guess is None and not torch.compiler.is_compiling()
+    found = _known(cell, x, config, h0) if is_plain else None
     if found is not None:
         return found
-    check_cell(cell)
-    check_inputs(x)
-    if own := optional(cell, "solve_ops", ()):
-        implementation = _taking_inputs(own, config.backend, facts_of_cell(cell, x, config, packed=cu_seqlens is not None))
-        if implementation is not None:
-            return implementation(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
-    problem = pose(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
+    found, begun = attempt(cell, x, config, h0) if is_plain else (None, None)
+    if found is not None:
+        return found
+    if begun is None:
+        check_cell(cell)
+        check_inputs(x)
+        if own := optional(cell, "solve_ops", ()):
+            implementation = _taking_inputs(own, config.backend, facts_of_cell(cell, x, config, packed=cu_seqlens is not None))
+            if implementation is not None:
+                return implementation(cell, x, config, h0=h0, cu_seqlens=cu_seqlens, guess=guess)
+        begun = begin(cell, x, h0=h0, cu_seqlens=cu_seqlens)
+    problem = complete(cell, x, config, *begun, cu_seqlens=cu_seqlens, guess=guess)
     if torch.compiler.is_compiling() and choose is not None and cu_seqlens is None:
         kernel = choose(form_of(problem, config))
         if kernel[0]:
             return solve_in_graph(problem, config, kernel)
-    return run(problem, config)
+    return run(problem, config, repeats=is_plain)
 
 
 def _known(cell: Any, x: Tensor, config: NewtonConfig, h0: Tensor | None) -> SolveResult | None:
-    """What a short cut gives; a compiler that looks on takes none."""
-    short_cut = None if torch.compiler.is_compiling() else SHORT_CUTS.get(type(cell))
+    """What a short cut for the class of the cell gives."""
+    short_cut = SHORT_CUTS.get(type(cell))
     return None if short_cut is None else short_cut(cell, x, config, h0)
 
 
@@ -161,34 +168,45 @@ def step_cell(cell: Any, x: Tensor, config: NewtonConfig, *, h0: Tensor | None =
     found = _known(cell, x, config, h0) if by_kernel else None
     if found is not None:
         return found
-    check_cell(cell)
-    check_inputs(x)
-    if by_kernel and (own := optional(cell, "solve_ops", ())):
-        implementation = _taking_inputs(own, config.backend, facts_of_cell(cell, x, config, packed=False))
-        if implementation is not None:
-            return implementation(cell, x, config, h0=h0, cu_seqlens=None, guess=None)
-    problem = pose(cell, x, config, h0=h0, cu_seqlens=None, guess=None)
+    found, begun = attempt(cell, x, config, h0, one_step=True) if by_kernel else (None, None)
+    if found is not None:
+        return found
+    if begun is None:
+        check_cell(cell)
+        check_inputs(x)
+        if by_kernel and (own := optional(cell, "solve_ops", ())):
+            implementation = _taking_inputs(own, config.backend, facts_of_cell(cell, x, config, packed=False))
+            if implementation is not None:
+                return implementation(cell, x, config, h0=h0, cu_seqlens=None, guess=None)
+        begun = begin(cell, x, h0=h0, cu_seqlens=None)
+    problem = complete(cell, x, config, *begun, cu_seqlens=None, guess=None)
     if by_kernel:
         selection = ask(("solve",), facts_of(problem, config), config.backend)
         if selection is not None and getattr(selection.implementation, "steps_too", False):
             result: SolveResult = selection.implementation(problem, config)
+            remember(problem, config, selection.implementation)
             return result
     return walk_problem(problem)
 
 
-def run(problem: Problem, config: NewtonConfig) -> SolveResult:
-    """Solve `problem` by the backend that `config` and the request select; kernels made for the very cell are asked first."""
-    result: SolveResult = (_run_outside if torch.compiler.is_compiling() else _run)(problem, config)
+def run(problem: Problem, config: NewtonConfig, *, repeats: bool = False) -> SolveResult:
+    """Solve `problem` by the backend that `config` and the request select; kernels made for the very cell are asked first.
+
+    `repeats` says that nothing but the cell, its inputs and the initial state went into it, so that the choice can serve the next one like it.
+    """
+    result: SolveResult = (_run_outside if torch.compiler.is_compiling() else _run)(problem, config, repeats=repeats)
     return result
 
 
-def _run(problem: Problem, config: NewtonConfig) -> SolveResult:
+def _run(problem: Problem, config: NewtonConfig, *, repeats: bool) -> SolveResult:
     facts = facts_of(problem, config)
     selection = ask(problem.solve_ops, facts, config.backend) if problem.solve_ops else None
     if selection is None or _takes_inputs(selection):
         selection = ask(("solve",), facts, config.backend) or select(facts.request("solve"), backend=config.backend)
     if not facts.autocast:
         result: SolveResult = selection.implementation(problem, config)
+        if repeats and not facts.transformed:
+            remember(problem, config, selection.implementation)
         return result
     with without_autocast(problem.initial):
         return selection.implementation(problem, config)  # type: ignore[no-any-return]

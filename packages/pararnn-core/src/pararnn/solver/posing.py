@@ -34,12 +34,24 @@ def cell_problem(
 
 def pose(cell: Any, x: Tensor, config: NewtonConfig, *, h0: Tensor | None, cu_seqlens: Tensor | None, guess: Tensor | None) -> Problem:
     """The same for a cell and inputs that are checked already."""
+    drive, initial = begin(cell, x, h0=h0, cu_seqlens=cu_seqlens)
+    return complete(cell, x, config, drive, initial, cu_seqlens=cu_seqlens, guess=guess)
+
+
+def begin(cell: Any, x: Tensor, *, h0: Tensor | None, cu_seqlens: Tensor | None) -> tuple[Drive, Tensor]:
+    """The drive of `cell` over `x`, and where it starts: what a problem is posed of."""
     drive = _drive_of(cell, x)
     segments = x.shape[0] if cu_seqlens is None else len(as_offsets(cu_seqlens, x.shape[1])) - 1
     default = cell.initial_state(segments)
     if torch.is_autocast_enabled(x.device.type):
         drive = drives.map_leaves(lambda leaf: leaf.to(default.dtype), drive)
-    initial = default if h0 is None else _as_state(h0, default.dtype)
+    return drive, default if h0 is None else _as_state(h0, default.dtype)
+
+
+def complete(
+    cell: Any, x: Tensor, config: NewtonConfig, drive: Drive, initial: Tensor, *, cu_seqlens: Tensor | None, guess: Tensor | None
+) -> Problem:
+    """The problem of a drive and an initial state that `begin` gave."""
     if guess is None and (propose := optional(cell, "guess")) is not None:
         guess = propose(drive, initial)
     iterations = optional(cell, "newton_iters")

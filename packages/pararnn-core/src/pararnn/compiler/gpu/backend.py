@@ -7,6 +7,7 @@ import functools
 import torch
 
 from pararnn.compiler.engine import Engine
+from pararnn.compiler.repeating import Repeated, repeated
 from pararnn.compiler.serving import obstacles, serve, try_out
 from pararnn.selection import Request
 from pararnn.solver.config import NewtonConfig
@@ -40,6 +41,12 @@ def solve(problem: Problem, config: NewtonConfig) -> SolveResult:
     return serve(engine(), problem, config)
 
 
+def again(problem: Problem, config: NewtonConfig) -> Repeated | None:
+    """What solves the next problem like this one; see `pararnn.solver.again`."""
+    return repeated(engine(), problem, config)
+
+
+solve.again = again  # type: ignore[attr-defined]
 # A single step is worth a kernel of its own.
 solve.steps_too = True  # type: ignore[attr-defined]
 solve.engine = engine  # type: ignore[attr-defined]

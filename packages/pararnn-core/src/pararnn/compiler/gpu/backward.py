@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pararnn.compiler.gpu import backward_direct as direct
 from pararnn.compiler.gpu.backward_planning import Cut, cut_for
 from pararnn.compiler.gpu.backward_prepared import Limit, Prepared, prepare
 from pararnn.compiler.gpu.parts import is_crowded
@@ -30,6 +31,7 @@ _prepared: dict[tuple[Any, ...], Prepared] = {}
 def forget() -> None:
     """Prepare everything anew."""
     _prepared.clear()
+    direct.forget()
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,22 @@ def launch(
     """The gradients of the operands and, last, of `initial`: see `pararnn.compiler.engine.Engine.backward`. `cut` overrides the choice of kernels."""
     if not any(needs):
         return [None for _ in needs]
+    key: direct.Key | None = None
+    if cut is None:
+        key, addresses = direct.key_of(program, plan, tuple(needs), (grad, states, initial, *operands), into, packed=offsets is not None)
+        known = direct.find(key)
+        found = None if known is None else known.run(addresses, states.device, operands, offsets, into)
+        if found is not None:
+            return found
     if states.numel() == 0:
         return [torch.zeros_like(one) if needed else None for one, needed in zip((*operands, initial), needs, strict=True)]
     arranged = arrange(program, grad, states, operands, initial, packed=offsets is not None, plan=plan, needs=needs, into=into, cut=cut)
     results = arranged.results
     totals = run(arranged, offsets)
-    for one, total in zip(arranged.work.sums, totals, strict=True):
-        for row, index in enumerate(one.operands):
-            found = total[row]
-            if program.kinds[index] is Kind.SCALAR:
-                found = found.sum()
-            found = found.view(operands[index].shape)
-            results[index] = found if found.dtype == operands[index].dtype else found.to(operands[index].dtype)
+    is_direct = arranged.grad is grad and arranged.states is states and arranged.initial is initial
+    if key is not None and is_direct and all(one is operand for one, operand in zip(arranged.operands, operands, strict=True)):
+        direct.note(key, arranged.work, plan, results, into)
+    direct.spread(arranged.work, totals, operands, results)
     if into is not None:
         for index, target in enumerate(into):
             result = results[index]

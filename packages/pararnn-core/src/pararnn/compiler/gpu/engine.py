@@ -26,8 +26,8 @@ class TritonEngine:
     name, device, language = "triton", "cuda", "python"
 
     def __init__(self) -> None:
-        # What is told by its address is kept along with the launch.
-        self._launches: dict[tuple[object, ...], tuple[Launch, Program, Plan]] = {}
+        # What is told by its address is kept along with what was prepared.
+        self._prepared: dict[tuple[object, ...], tuple[forward.Prepared, Program, Plan, Tolerance]] = {}
 
     def reasons(self, request: Request) -> tuple[str, ...]:
         """Obstacles: no CUDA device, another dtype, more steps than are counted, or Triton is not installed."""
@@ -51,15 +51,24 @@ class TritonEngine:
         self, program: Program, operands: Sequence[Tensor], initial: Tensor, *, packed: bool, plan: Plan, tolerance: Tolerance
     ) -> tuple[forward.Prepared, list[Tensor], list[int]]:
         """What `forward.run` takes."""
-        operands, initial = _read_as_they_are(operands), initial.resolve_neg()
+        tensors = [one.resolve_neg() if one.is_neg() else one for one in (initial, *operands)]
+        addresses = [one.data_ptr() for one in tensors]
+        layout = [(one.shape, one.dtype, one.stride(), address & 15) for one, address in zip(tensors, addresses, strict=True)]
+        key = (id(program), id(plan), id(tolerance), packed, initial.get_device(), *layout)
+        found = self._prepared.get(key)
+        if found is not None:
+            work = found[0]
+            if work.copies:
+                forward.densify(tensors, addresses, work.copies)
+            return work, tensors, addresses
+        initial, *operands = tensors
         length = next(operand.shape[1] for kind, operand in zip(program.kinds, operands, strict=True) if kind.is_timed)
-        key = (id(program), id(plan), length, initial.shape, packed)
-        found = self._launches.get(key)
-        if found is None:
-            if len(self._launches) >= REMEMBERED:
-                self._launches.clear()
-            found = self._launches[key] = (self._launch(program, initial, length, packed, plan), program, plan)
-        return forward.arrange(program, operands, initial, length=length, packed=packed, launch=found[0], tolerance=tolerance)
+        launch = self._launch(program, initial, length, packed, plan)
+        work, tensors, addresses = forward.arrange(program, operands, initial, length=length, packed=packed, launch=launch, tolerance=tolerance)
+        if len(self._prepared) >= REMEMBERED:
+            self._prepared.clear()
+        self._prepared[key] = work, program, plan, tolerance
+        return work, tensors, addresses
 
     def backward(
         self,
@@ -75,7 +84,8 @@ class TritonEngine:
         into: Sequence[Tensor | None] | None = None,
     ) -> list[Tensor | None]:
         """Gradients, by the kernels of `backward`."""
-        grad, operands, initial = grad.resolve_neg(), _read_as_they_are(operands), initial.resolve_neg()
+        grad, initial = grad.resolve_neg(), initial.resolve_neg()
+        operands = [one.resolve_neg() if one.is_neg() else one for one in operands]
         return backward.launch(program, grad, states, operands, initial, offsets=offsets, plan=plan, needs=needs, into=into)
 
     def step(self, program: Program, state: Tensor, operands: Sequence[Tensor], out: Tensor) -> None:

@@ -47,10 +47,10 @@ def arrange(
     work = _prepared.get(key)
     if work is None:
         copies = _copies((Kind.ELEMENT, *program.kinds), tensors)
-        _densify(tensors, addresses, copies)
+        densify(tensors, addresses, copies)
         work = _remember(key, _prepare(program, tensors, copies, length, packed, launch, tolerance))
     elif work.copies:
-        _densify(tensors, addresses, work.copies)
+        densify(tensors, addresses, work.copies)
     return work, tensors, addresses
 
 
@@ -87,10 +87,10 @@ def arrange_step(program: Program, state: Tensor, operands: Sequence[Tensor], ou
     work = _prepared.get(key)
     if work is None:
         copies = _copies((Kind.ELEMENT, *program.kinds), tensors)
-        _densify(tensors, addresses, copies)
+        densify(tensors, addresses, copies)
         work = _remember(key, _prepare_step(program, tensors, copies))
     elif work.copies:
-        _densify(tensors, addresses, work.copies)
+        densify(tensors, addresses, work.copies)
     return work, tensors, addresses
 
 
@@ -107,21 +107,23 @@ def run_step(work: Prepared, addresses: Sequence[int], target: Tensor, tensors: 
 def _launch(work: Prepared, spaces: dict[str, Tensor], tensors: Sequence[Tensor], addresses: Sequence[int], offsets: Tensor | None) -> None:
     memory = work.arguments.copy()
     bounds = spaces["states"] if offsets is None else offsets
-    held: dict[str, Any] = spaces
     if work.is_ready:
-        held = {name: space.data_ptr() for name, space in spaces.items()}
-        memory[4] = bounds.data_ptr()
+        held: dict[str, Any] = {name: space.data_ptr() for name, space in spaces.items()}
+        memory[0], memory[3], memory[4] = held["states"], held["record"], bounds.data_ptr()
         for place, address in zip(work.places, addresses, strict=True):
             memory[place] = address
     else:
-        memory[4] = bounds
+        held = spaces
+        memory[0], memory[3], memory[4] = held["states"], held["record"], bounds
         for place, tensor in zip(work.places, tensors, strict=True):
             memory[place] = tensor
-    memory[0], memory[3] = held["states"], held["record"]
     for kernel, names in work.launches:
+        if not names:
+            kernel(memory)
+            continue
         after = [held[name] for name in names]
         # The kernel between sweeps sees no operand.
-        kernel(after if names[:1] == ("between",) else [*memory, *after])
+        kernel(after if names[0] == "between" else [*memory, *after])
     if not work.is_ready:
         work.is_ready = all(kernel.launch is not None for kernel, _ in work.launches)
 
@@ -228,7 +230,8 @@ def _copies(kinds: Sequence[Kind], tensors: Sequence[Tensor]) -> list[int]:
     ]
 
 
-def _densify(tensors: list[Tensor], addresses: list[int], copies: Sequence[int]) -> None:
+def densify(tensors: list[Tensor], addresses: list[int], copies: Sequence[int]) -> None:
+    """Put copies of `copies` in their places, with channels next to each other."""
     for index in copies:
         tensors[index] = tensors[index].contiguous()
         addresses[index] = tensors[index].data_ptr()
