@@ -59,6 +59,9 @@ class Compiled:
     def _fitted(self, kind: Kind, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or tensor.dtype.itemsize > self._carry.itemsize:
             tensor = tensor.to(self._carry)
+        elif self._carry is torch.float64 and tensor.dtype.itemsize < torch.float32.itemsize:
+            # Not every machine rounds from double to half precision in one step.
+            tensor = tensor.to(torch.float32)
         return tensor.reshape(-1) if kind is Kind.CHANNEL and tensor.ndim != 1 else tensor
 
 

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
 from pararnn.compiler.primitives import PRIMITIVES
 from pararnn.compiler.program import Operation, Value
 
@@ -48,6 +51,12 @@ BROKEN = Number(None)
 def constant(value: float) -> Number:
     """The number `value`; of a truth value, 1.0 or 0.0."""
     return Number(float(value), is_truth=isinstance(value, bool))
+
+
+def held(value: float, dtype: torch.dtype) -> float:
+    """`value` as a number of `dtype` has it, which is no complex one."""
+    with _disable_current_modes():
+        return float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype))
 
 
 class Builder:

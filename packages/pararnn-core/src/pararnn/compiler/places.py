@@ -125,7 +125,7 @@ def _of(value: Any, path: Path, prefix: str, seen: set[int]) -> Iterator[Place]:
     if isinstance(value, nn.Module):
         for home in _homes(value):
             for name, tensor in home.items():
-                if isinstance(tensor, Tensor):
+                if isinstance(tensor, Tensor) and _is_found(value, home, name):
                     yield Place(prefix + name, (*path, (".", name)), tensor)
         for name, module in value._modules.items():
             yield from _of(module, (*path, (".", name)), f"{prefix}{name}.", seen)
@@ -142,6 +142,15 @@ def _of(value: Any, path: Path, prefix: str, seen: set[int]) -> Iterator[Place]:
 def _homes(module: nn.Module) -> tuple[dict[str, Any], ...]:
     """Where a module keeps tensors: parameters, buffers, plain attributes."""
     return module._parameters, module._buffers, module.__dict__
+
+
+def _is_found(module: nn.Module, home: dict[str, Any], name: str) -> bool:
+    """Whether the attribute `name` is what lies in `home`, rather than what code of the class makes of it."""
+    kind = type(module)
+    own = getattr(kind, name, None)
+    if home is module.__dict__:
+        return not hasattr(type(own), "__set__") and kind.__getattribute__ is object.__getattribute__
+    return not hasattr(kind, name) and kind.__getattr__ is nn.Module.__getattr__ and kind.__getattribute__ is object.__getattribute__
 
 
 def _free(function: FunctionType) -> dict[str, Any]:

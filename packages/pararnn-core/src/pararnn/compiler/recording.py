@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pararnn.compiler.activations import LOWERINGS
 from pararnn.compiler.guarding import CannotGoOnError, line_of_the_step
 from pararnn.compiler.labels import Axes
-from pararnn.compiler.numbers import BROKEN, Builder, Number, constant
+from pararnn.compiler.numbers import BROKEN, Builder, Number, constant, held
 from pararnn.compiler.standing import Parts, Standing
 from pararnn.compiler.storages import keeps_all, shares, short, tensors_in, the_number
 from pararnn.compiler.vocabulary import FILLED, FILLED_WITH, KNOWN, MIXES, MOVES, PARTS, READS, RESHAPES, is_random
@@ -116,7 +116,10 @@ class Recorder(TorchDispatchMode):
             place = FILLED_WITH[plain]
             filled = self.number(args[place] if len(args) > place else kwargs.get("fill_value", kwargs.get("value")))
             return self.typed(filled if isinstance(filled, Number) else constant(filled), result)
-        if plain in RESHAPES or plain in MOVES or (plain in PARTS and keeps_all(args[0], result)):
+        if plain == "view" and func._overloadname == "dtype":
+            # The bits of a number as another.
+            return self.unsupported(func, plain, args)
+        if plain in RESHAPES or plain in MOVES or (plain in PARTS and keeps_all(plain, args[0], result)):
             return self._viewed(func, plain, args[0], result)
         if plain == "convert_element_type":
             return self.lowered(func, plain, [self.number(args[0])], {}, args, result)
@@ -144,7 +147,12 @@ class Recorder(TorchDispatchMode):
 
     def typed(self, number: Number, result: Tensor) -> Number:
         """The number as one of the dtype of `result`."""
-        return self.builder.as_truth(number) if result.dtype == torch.bool else self.builder.as_number(number)
+        if result.dtype == torch.bool:
+            return self.builder.as_truth(number)
+        number = self.builder.as_number(number)
+        if not isinstance(number.value, float) or result.dtype == self.dtype or result.is_complex():
+            return number
+        return replace(number, value=held(number.value, result.dtype))
 
     def _fits(self, func: Any, args: tuple[Any, ...], result: Tensor) -> bool:
         """Whether a pointwise result has rows and channels at most once each, in a dtype that is computed in."""
@@ -158,7 +166,9 @@ class Recorder(TorchDispatchMode):
     def computes(self, func: Any, args: Sequence[Any], result: Tensor) -> bool:
         """Whether an operation computes in a dtype that kernels compute in."""
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        if result.dtype not in (self.dtype, torch.bool) and not self.standing.is_constant(tensors):
+        # Constants of 64 bits are exact in sums and products; those of fewer bits wrap, and bits are no truth values.
+        is_exact = result.dtype == torch.int64 and self.standing.is_constant(tensors) and not func._schema.name.startswith("aten::bitwise")
+        if result.dtype not in (self.dtype, torch.bool) and not is_exact:
             if not self.standing.is_broken(args):
                 self.refuse(f"{func} computes in {short(result.dtype)}, the states are {short(self.dtype)}{self.where()}")
             return self.standing.is_broken(args)
@@ -182,7 +192,7 @@ class Recorder(TorchDispatchMode):
     def converted(self, number: Number, source: Tensor, result: Tensor) -> Number:
         """The number of `source` in the dtype of `result`."""
         if number.value is None or number.is_constant or source.dtype == result.dtype:
-            return self.builder.as_truth(number) if result.dtype == torch.bool else self.builder.as_number(number)
+            return self.typed(number, result)
         if result.dtype not in (self.dtype, torch.bool):
             self.refuse(f"the step converts {short(source.dtype)} to {short(result.dtype)}{self.where()}, the states are {short(self.dtype)}")
             return BROKEN

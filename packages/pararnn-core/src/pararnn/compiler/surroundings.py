@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -29,9 +30,9 @@ def is_looked_at() -> bool:
 def in_a_thread(function: Callable[[], _Result]) -> _Result:
     """What `function` gives, or raises, in a thread of its own, where autograd is on.
 
-    Modes, transforms, autocast, hooks, profiler and debugger of this thread do not reach there; the default device does.
+    Modes, transforms, autocast, hooks, profiler and debugger of this thread do not reach there; the default device and context variables do.
     """
-    device = torch.get_default_device()
+    device, context = torch.get_default_device(), contextvars.copy_context()
     outcome: list[_Result] = []
     errors: list[BaseException] = []
 
@@ -43,7 +44,7 @@ def in_a_thread(function: Callable[[], _Result]) -> _Result:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=context.run, args=(run,))
     thread.start()
     thread.join()
     if errors:
