@@ -29,7 +29,11 @@ BY_ADDRESS = (
     torch._ops.OpOverload,
 )
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+# Containers that keep what is no tensor as attributes, under names that no code mentions.
+KEEPERS = (nn.ParameterList, nn.ParameterDict)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Hooks of all modules of the process: the very dictionaries, which PyTorch never replaces.
+EVERYWHERE = tuple(getattr(torch.nn.modules.module, f"_global{hooks}") for hooks in HOOKS)
 # Much more than this is no setting of a cell; looking at it at every solve would take longer than the solve.
 MOST = 2000
 
@@ -41,7 +45,7 @@ class Facts:
         names: the attributes of modules that matter, None for all.
     """
 
-    def __init__(self, names: Collection[str] | None) -> None:
+    def __init__(self, names: frozenset[str] | None) -> None:
         self.facts: list[Any] = []
         self.held: list[Any] = []
         # Functions, classes and objects whose code may read attributes.
@@ -77,6 +81,8 @@ class Facts:
         elif isinstance(value, BY_ADDRESS):
             self._by_address(value)
             self.code.append(value)
+            if (container := container_of(value)) is not None:
+                self.add(container)
         elif isinstance(value, Tensor):
             self.facts += (value.shape, value.dtype, value.device)
         elif not _is_open(kind):
@@ -102,6 +108,9 @@ class Facts:
         for name, value in (function.__kwdefaults__ or {}).items():
             self.facts.append(name)
             self.add(value)
+        for name in self._read(vars(function)):
+            self.facts.append(name)
+            self.add(vars(function)[name])
 
     def module(self, module: nn.Module) -> None:
         """Class, mode and attributes of a module, and of the modules inside that the names reach."""
@@ -116,7 +125,7 @@ class Facts:
             for name, tensor in home.items():
                 if is_open or name in names:  # type: ignore[operator]
                     self.facts += (name, None) if tensor is None else (name, tensor.shape, tensor.dtype, tensor.device)
-        for name in own if names is None else sorted(own.keys() & names):
+        for name in own if isinstance(module, KEEPERS) else self._read(own):
             if name not in INTERNAL:
                 self.facts.append(name)
                 self.add(own[name])
@@ -126,12 +135,23 @@ class Facts:
                 self.add(inner)
         for hooks in HOOKS:
             if own[hooks]:
-                self.add(list(own[hooks].values()))
+                self.facts.append(hooks)
+                self._several(tuple, own[hooks].values())
+
+    def everywhere(self) -> None:
+        """Hooks that are called for each module."""
+        if any(EVERYWHERE):
+            for hooks in EVERYWHERE:
+                self._several(tuple, hooks.values())
 
     def unsure(self) -> None:
         """Note that something cannot be told apart from a changed one."""
         self.facts.append(object())
         self.is_unsure = True
+
+    def _read(self, own: dict[str, Any]) -> Collection[str]:
+        """The names of attributes that matter, in an order that is always the same."""
+        return own if self._names is None else sorted(self._names.intersection(own)) if own else ()
 
     def _is_new(self, value: Any) -> bool:
         place = self._seen.setdefault(id(value), len(self._seen))
@@ -154,6 +174,12 @@ class Facts:
 
 
 INTERNAL = frozenset(nn.Module().__dict__)
+
+
+def container_of(value: Any) -> Any:
+    """The dict, list or set that a builtin function belongs to and reads, such as the table of `table.get`; None for any other value."""
+    owner = value.__self__ if type(value) is types.BuiltinFunctionType else None
+    return owner if type(owner) in (dict, list, set) else None
 
 
 def _is_open(kind: type) -> bool:

@@ -124,6 +124,7 @@ def _facts(problem: Problem, reading: Reading) -> Facts:
     else:
         found.add(step)
     reading.changing(found)
+    found.everywhere()
     facts = found.facts
     facts += (initial.shape[-1], initial.dtype, initial.device, torch.get_default_dtype(), parametrize._cache_enabled, type(drive))
     for leaf in (drive,) if isinstance(drive, Tensor) else drive:

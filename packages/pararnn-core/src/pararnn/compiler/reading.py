@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pararnn.cell import Drive
-from pararnn.compiler.freezing import PLAIN, Facts
+from pararnn.compiler.freezing import PLAIN, Facts, container_of
 from pararnn.compiler.surroundings import in_a_thread, without_data, without_numbers
 
 # Whoever uses these can reach attributes by names that are made while it runs.
@@ -26,6 +26,18 @@ getattr vars __dict__ eval exec globals locals attrgetter methodcaller __getattr
 named_modules named_children named_buffers buffers _modules _parameters _buffers state_dict get_submodule get_parameter get_buffer
 """
 BY_STRING = frozenset(_BY_STRING.split())
+# What Python and PyTorch call where no code mentions it: of modules, which can have it as an attribute of their own, and of classes.
+CALLED = frozenset(("forward", "_call_impl"))
+_OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_SPECIAL = """
+call get getattr getattribute getitem setitem delitem contains missing len iter next reversed enter exit bool float int complex index round trunc
+floor ceil neg pos abs invert eq ne lt le gt ge torch_function torch_dispatch
+"""
+IMPLICIT = CALLED.union(
+    ("backward", "setup_context", "jvp", "vjp", "vmap", "_wrapped_call_impl"),
+    (f"__{name}__" for name in _SPECIAL.split()),
+    (f"__{kind}{name}__" for name in _OPERATORS.split() for kind in ("", "r", "i")),
+)
 # PyTorch, what it is made with, and the standard library.
 FOREIGN = frozenset((*sys.stdlib_module_names, "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "typing_extensions", "")) - {"__main__"}
 MISSING = object()
@@ -95,8 +107,9 @@ class Reading:
     def __init__(self, entered: Iterable[Entered], classes: Iterable[type]) -> None:
         entered = list(entered)
         own = [one for one in entered if not _is_foreign(one.module)]
-        self._all_names = frozenset[str]().union(*(one.names for one in entered))
-        self.names = None if any(one.names & BY_STRING for one in own) else self._all_names
+        mentioned = frozenset[str]().union(*(one.names for one in entered))
+        self._all_names = mentioned | IMPLICIT
+        self.names = None if any(one.names & BY_STRING for one in own) else mentioned | CALLED
         self._watched: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
         self._changing: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
         self._sizes: dict[int, tuple[Mapping[str, Any], int]] = {}
@@ -109,7 +122,7 @@ class Reading:
         addresses = [part for (home, name), (_, _, value) in self._watched.items() for part in (home, name, id(value))]
         self.content = (*addresses, *self._changing, *(id(function.__code__) for function in functions), self.names)
         self._functions = tuple((function, function.__code__) for function in functions)
-        self.closures = tuple(one for one in functions if one.__closure__ or one.__defaults__ or one.__kwdefaults__)
+        self.closures = tuple(one for one in functions if one.__closure__ or one.__defaults__ or one.__kwdefaults__ or self._is_read(vars(one)))
         # What is watched is looked up at every solve.
         self._checks = tuple((home.get, name, value) for home, name, value in watched)
         self._counts = tuple(self._sizes.values())
@@ -134,6 +147,9 @@ class Reading:
     def places(self) -> list[tuple[Mapping[str, Any], str]]:
         """Where these globals and class members are."""
         return list(self._changing.values())
+
+    def _is_read(self, own: Mapping[str, Any]) -> bool:
+        return bool(own) and (self.names is None or not self.names.isdisjoint(own))
 
     def _mentioned(self, function: Entered) -> None:
         for name in sorted(function.names):
@@ -166,7 +182,7 @@ class Reading:
             return
         value = home[name]
         is_fixed = type(value) in PLAIN or type(value) is float or isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType))
-        if is_fixed or hasattr(type(value), "__get__"):
+        if (is_fixed or _is_plain_descriptor(value)) and container_of(value) is None:
             self._watched[key] = (home, name, value)
             if isinstance(value, (type, types.ModuleType)):
                 self._inside(value)
@@ -197,6 +213,14 @@ def _function_of(member: Any) -> types.FunctionType | None:
     """The function behind a member: a method of any kind, or what a property calls."""
     function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
     return function if isinstance(function, types.FunctionType) else None
+
+
+def _is_plain_descriptor(value: Any) -> bool:
+    """Whether a member is a function, a method, a property or the like; a descriptor whose `__get__` is written in Python may have settings."""
+    if isinstance(value, (property, classmethod, staticmethod)):
+        return True
+    kind = type(value)
+    return hasattr(kind, "__get__") and (_is_foreign(kind.__module__) or not isinstance(kind.__get__, types.FunctionType))
 
 
 def _is_foreign(module: str) -> bool:

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pararnn.compiler.freezing import CONTAINERS, HOOKS, INTERNAL, PLAIN, Facts
+from pararnn.compiler.freezing import CONTAINERS, EVERYWHERE, HOOKS, INTERNAL, KEEPERS, PLAIN, Facts
 from pararnn.compiler.reading import MISSING, Reading
 
 FIXED = (type, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType, torch._ops.OpOverload)
 HOMES = ("_parameters", "_buffers")
 TENSORS = (Tensor, nn.Parameter)
+# Asked at each solve, where a loop would take longer.
+_forward, _forward_pre, _backward, _backward_pre = EVERYWHERE
 
 _Form: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -59,7 +61,7 @@ class Watch:
     """
 
     def __init__(self, cell: nn.Module, function: types.FunctionType, reading: Reading) -> None:
-        if reading.names is None:
+        if reading.names is None or any(EVERYWHERE):
             raise UnwatchableError
         self._reading, self._names = reading, reading.names
         self._function = function.__code__, function.__globals__, _is_plain(function)
@@ -72,6 +74,8 @@ class Watch:
     def is_right(self, cell: nn.Module, function: types.FunctionType) -> bool:
         """Whether `function` of `cell` still reads what it read."""
         code, seen, is_plain = self._function
+        if _forward or _forward_pre or _backward or _backward_pre:
+            return False
         if function.__code__ is not code or function.__globals__ is not seen or (is_plain and not _is_plain(function)):
             return False
         for one in self._modules:
@@ -114,7 +118,7 @@ class Watch:
         inner = {name: one for name, one in own["_modules"].items() if is_open or name in names}
         if not all(isinstance(one, nn.Module) for one in inner.values()):
             raise UnwatchableError
-        read = {name: own[name] for name in sorted(own.keys() & names) if name not in INTERNAL}
+        read = {name: own[name] for name in (own if isinstance(module, KEEPERS) else sorted(names.intersection(own))) if name not in INTERNAL}
         formed = tuple((name, form) for name, one in read.items() if isinstance(one, Tensor) and (form := _form_of(one)) is not None)
         same = tuple((name, one) for name, one in read.items() if is_fixed(one))
         settled = {name for name, _ in (*formed, *same)}
@@ -135,7 +139,9 @@ class UnwatchableError(Exception):
 
 def _is_same(module: nn.Module, known: _Module) -> bool:
     own = module.__dict__
-    if type(module) is not known.kind or own.get("training", MISSING) is not known.training or own["_forward_hooks"] or own["_forward_pre_hooks"]:
+    if type(module) is not known.kind or own.get("training", MISSING) is not known.training:
+        return False
+    if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
         return False
     for home, names, forms in known.tensors:
         tensors = own[home]
