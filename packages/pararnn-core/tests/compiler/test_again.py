@@ -50,6 +50,7 @@ def place(request, monkeypatch):
         made = ReferenceEngine()
         made.name = "native"
         monkeypatch.setattr(backend, "engine", lambda: made)
+        monkeypatch.setattr(backend.solve, "engine", lambda: made)
     if request.param == "triton":
         from pararnn.compiler.gpu import backward, forward
         from pararnn.compiler.gpu.backend import engine

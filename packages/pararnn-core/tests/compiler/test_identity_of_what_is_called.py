@@ -27,6 +27,7 @@ def config(request, monkeypatch):
         made = ReferenceEngine()
         made.name = "native"
         monkeypatch.setattr(backend, "engine", lambda: made)
+        monkeypatch.setattr(backend.solve, "engine", lambda: made)
     yield NewtonConfig(backend="native")
     clear_cache()
     again.forget()

@@ -41,6 +41,7 @@ def engine(monkeypatch):
     """The reference in the place of the native engine."""
     made = ReferenceEngine()
     monkeypatch.setattr(backend, "engine", lambda: made)
+    monkeypatch.setattr(backend.solve, "engine", lambda: made)
     clear_cache()
     torch.manual_seed(0)
     yield made
@@ -303,6 +304,7 @@ class Blind(ReferenceEngine):
 def test_nothing_waits_for_the_device_before_the_record_is_asked_for(monkeypatch):
     engine = Blind()
     monkeypatch.setattr(backend, "engine", lambda: engine)
+    monkeypatch.setattr(backend.solve, "engine", lambda: engine)
     monkeypatch.setattr(solving, "looks_at_once", lambda tensor: False)
     monkeypatch.setattr("pararnn.solver.asking.only_numbers", lambda: True)
     cell, x, h0 = sources()
@@ -446,7 +448,7 @@ def test_the_operators_are_what_they_claim_to_be(needs):
     compiled = catalogue.compiled(problem)
     operands = [operand.detach().requires_grad_(needs[0]) for operand in compiled.operands(problem)]
     initial = h0.detach().requires_grad_(needs[1])
-    asked = "pararnn.compiler.native.backend:engine", ops.register(compiled.program), operands, initial, None, 0, "4", 1e-12, 1e-11, 0
+    asked = "native", ops.register(compiled.program), operands, initial, None, 0, "4", 1e-12, 1e-11, 0
     torch.library.opcheck(ops.solve_op, asked)
 
 

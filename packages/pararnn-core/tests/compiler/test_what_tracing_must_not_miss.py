@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from toy_cells import ToyCell, loop
 
-from pararnn import NewtonConfig, newton_apply
+from pararnn import NewtonConfig, ParaRNN, newton_apply
 from pararnn.errors import BackendError, CompilationError
 
 COMPILED = NewtonConfig(backend="native")
@@ -104,9 +104,14 @@ def test_attributes_that_code_makes_of_parameters_are_refused(make):
     is_right_or_refused(make(), is_refused=True)
 
 
+def in_a_graph(cell, leaf):
+    return torch.compile(ParaRNN(cell, config=COMPILED), backend="aot_eager", fullgraph=True)(leaf)
+
+
+@pytest.mark.parametrize("run", [lambda cell, leaf: newton_apply(cell, leaf, COMPILED), in_a_graph], ids=["a solve", "a graph"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_leaves_of_half_precision_have_their_gradients_beside_states_of_double(dtype):
+def test_leaves_of_half_precision_have_their_gradients_beside_states_of_double(dtype, run):
     cell = Stepped(lambda s, h, z: torch.tanh(s.weight * h + z))
     leaf = x().to(dtype).requires_grad_()
-    found = [torch.autograd.grad(run(cell, leaf).square().sum(), leaf)[0] for run in (lambda c, v: newton_apply(c, v, COMPILED), loop)]
-    torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-2)
+    found, truth = (torch.autograd.grad(way(cell, leaf).double().square().sum(), leaf)[0] for way in (run, loop))
+    torch.testing.assert_close(found, truth, rtol=1e-2, atol=1e-2)

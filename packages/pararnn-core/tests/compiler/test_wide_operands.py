@@ -326,6 +326,7 @@ def engine(monkeypatch):
     """The reference in the place of the native engine."""
     made = ReferenceEngine()
     monkeypatch.setattr(native, "engine", lambda: made)
+    monkeypatch.setattr(native.solve, "engine", lambda: made)
     clear_cache()
     torch._dynamo.reset()
     yield made
@@ -356,7 +357,7 @@ def test_the_operators_are_what_they_claim_to_be(engine, needs):
     found = catalogue.compiled(problem := cell_problem(cell, x, NewtonConfig(), h0=h0))
     tensors = [tensor.detach().requires_grad_(needs[0]) for tensor in found.tensors(problem)]
     initial = h0.requires_grad_(needs[1])
-    asked = "pararnn.compiler.native.backend:engine", ops.register(found.program), tensors, initial, None, 0, "4", 1e-12, 1e-11, 0
+    asked = "native", ops.register(found.program), tensors, initial, None, 0, "4", 1e-12, 1e-11, 0
     torch.library.opcheck(ops.solve_op, asked)
     assert engine.solves
 

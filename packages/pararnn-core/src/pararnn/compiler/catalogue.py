@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pararnn.compiler.columns import apart
+from pararnn.compiler.columns import apart, fitted
 from pararnn.compiler.identity import StepIdentity
 from pararnn.compiler.places import Path, fetch, places
 from pararnn.compiler.program import Kind, Program
@@ -54,15 +54,7 @@ class Compiled:
     def gathered(self, step: Any, leaves: Iterable[Tensor]) -> list[Tensor]:
         """The same for `step` and the leaves of a drive."""
         found = [*leaves, *(fetch(step, path) for path in self.paths)]
-        return [self._fitted(kind, tensor) for kind, tensor in zip(self.program.tensors, found, strict=True)]
-
-    def _fitted(self, kind: Kind, tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point() or tensor.dtype.itemsize > self._carry.itemsize:
-            tensor = tensor.to(self._carry)
-        elif self._carry is torch.float64 and tensor.dtype.itemsize < torch.float32.itemsize:
-            # Not every machine rounds from double to half precision in one step.
-            tensor = tensor.to(torch.float32)
-        return tensor.reshape(-1) if kind is Kind.CHANNEL and tensor.ndim != 1 else tensor
+        return [fitted(tensor, self._carry, flat=kind is Kind.CHANNEL) for kind, tensor in zip(self.program.tensors, found, strict=True)]
 
 
 _memory: OrderedDict[StepIdentity, Compiled | tuple[str, ...]] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Tensors that hold several operands side by side: taken apart for an engine, which reads them where they lie, and their gradients as one tensor.
+"""Tensors as engines take them. Those that hold several operands side by side are taken apart, read where they lie, and have one gradient.
 
 `parts` of a program says how many operands each tensor holds; all of it is for programs where that is not one everywhere.
 """
@@ -24,6 +24,16 @@ def apart(parts: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
         else:
             found += tensor.unbind(2) if tensor.ndim == 4 else tensor.chunk(count, -1)
     return found
+
+
+def fitted(tensor: Tensor, carry: torch.dtype, *, flat: bool) -> Tensor:
+    """`tensor` in a dtype that engines take, whose kernels compute in `carry`; of one dimension if it is to be `flat`."""
+    if not tensor.is_floating_point() or tensor.dtype.itemsize > carry.itemsize:
+        tensor = tensor.to(carry)
+    elif carry is torch.float64 and tensor.dtype.itemsize < torch.float32.itemsize:
+        # Not every machine rounds from double to half precision in one step.
+        tensor = tensor.to(torch.float32)
+    return tensor.reshape(-1) if flat and tensor.ndim != 1 else tensor
 
 
 def backward(

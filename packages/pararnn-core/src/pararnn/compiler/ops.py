@@ -6,7 +6,6 @@ Programs and engines are named by text, which a graph can hold; `register` says 
 from __future__ import annotations
 
 import functools
-import pkgutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from pararnn.compiler.columns import apart, backward
 from pararnn.compiler.engine import Engine, Tolerance, Workload
+from pararnn.compiler.engines import engine_named
 from pararnn.compiler.program import Program
 from pararnn.compiler.solving import ADVICE, LIMIT
 from pararnn.errors import CompilationError, DifferentiationError
@@ -42,12 +42,6 @@ def program_at(key: str) -> Program:
             "which makes it, before the graph runs"
         )
     return _programs[key]
-
-
-def engine_at(path: str) -> Engine:
-    """The engine that the function at `path`, `"module:function"`, gives."""
-    engine: Engine = pkgutil.resolve_name(path)()
-    return engine
 
 
 @torch.library.custom_op("pararnn::solve_compiled", mutates_args=())
@@ -170,7 +164,7 @@ def _rows_and_length(program: str, tensors: Sequence[Tensor]) -> tuple[int, int]
 
 
 def _planned(engine: str, program: str, tensors: Sequence[Tensor], initial: Tensor, longest: int, interval: str) -> tuple[Engine, Plan]:
-    served: Any = engine_at(engine)
+    served: Any = engine_named(engine)
     rows, length = _rows_and_length(program, tensors)
     sequences, state = initial.shape
     itemsize = initial.element_size()

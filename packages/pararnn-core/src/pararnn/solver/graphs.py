@@ -6,15 +6,17 @@ A compiler that traces the solver cannot follow the choice of a kernel: it asks 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from pararnn.compiler.columns import fitted
+from pararnn.compiler.engines import find_engine
 from pararnn.compiler.places import Path
 from pararnn.compiler.record import Record
+from pararnn.registry import installed
 from pararnn.solver import drive as drives
 from pararnn.solver.asking import ask, facts_of
 from pararnn.solver.config import NewtonConfig
@@ -27,7 +29,7 @@ REASON = "kernels in a graph plan when they run, for the sizes that they meet"
 
 
 class Kernel(NamedTuple):
-    """Where the engine is found, what names the program, kinds of the tensors with operands, attributes of the cell; empty where no kernel serves."""
+    """What the engine is called, what names the program, kinds of the tensors with operands, attributes of the cell; empty where no kernel serves."""
 
     engine: str = ""
     program: str = ""
@@ -62,15 +64,15 @@ def choose(cell: Any, form: Form) -> Kernel:
     problem = make_problem(cell.step, cell.structure, drive, torch.empty(1, state, dtype=dtype, device=device), state_size=state, cell=cell, **claims)
     facts = facts_of(problem, config, compiling=True)._replace(needs_grad=needs_grad)
     selection = ask(("solve",), facts, backend)
-    home = "" if selection is None else selection.backend.spec.target.partition(":")[0]
-    found = problem.compiled if home and hasattr(importlib.import_module(home), "engine") else ()
+    name = "" if selection is None else installed().backends("solve").label(selection.backend)
+    found = problem.compiled if name and find_engine(name) is not None else ()
     if isinstance(found, tuple):
         return Kernel()
     paths = [_attributes(path) for path in found.paths]
     if getattr(cell.step, "__self__", None) is not cell or None in paths:
         return Kernel()
     kinds = "".join(kind.value for kind in found.program.tensors)
-    return Kernel(f"{home}:engine", register(found.program), kinds, tuple(path for path in paths if path))
+    return Kernel(name, register(found.program), kinds, tuple(path for path in paths if path))
 
 
 def _attributes(path: Path) -> tuple[str, ...] | None:
@@ -90,7 +92,8 @@ def solve_in_graph(problem: Problem, config: NewtonConfig, kernel: Kernel) -> So
         for name in path:
             value = getattr(value, name)
         found.append(value)
-    tensors = [_fitted(kind, tensor, problem.initial.dtype) for kind, tensor in zip(kinds, found, strict=True)]
+    carry = torch.promote_types(problem.initial.dtype, torch.float32)
+    tensors = [fitted(tensor, carry, flat=kind == "c") for kind, tensor in zip(kinds, found, strict=True)]
     with torch.no_grad():
         problem.step(problem.initial[:1, 0], drives.map_timed(lambda leaf: leaf[:1, 0], problem.drive))
     initial, length = problem.initial[:, 0], problem.length
@@ -101,11 +104,3 @@ def solve_in_graph(problem: Problem, config: NewtonConfig, kernel: Kernel) -> So
     plan = Plan(interval=length, length=length, lanes=problem.rows * problem.state_size, reason=REASON, **facts)
     source = Record(plan, states, initial, record.unsqueeze(1), None)
     return SolveResult.deferred(source, states=states, plan=plan, backend=engine)
-
-
-def _fitted(kind: str, tensor: Tensor, state: torch.dtype) -> Tensor:
-    """`tensor` in a shape and a dtype that engines take."""
-    carry = torch.promote_types(state, torch.float32)
-    if not tensor.is_floating_point() or tensor.dtype.itemsize > carry.itemsize:
-        tensor = tensor.to(carry)
-    return tensor.reshape(-1) if kind == "c" and tensor.ndim != 1 else tensor
