@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pararnn.errors import ConfigError, DTypeError, ShapeError
-from pararnn.solver import NewtonConfig, newton_apply, sequential_apply
+from pararnn.solver.api import newton_apply, sequential_apply
+from pararnn.solver.config import NewtonConfig
 from pararnn_cfc.backbone import Activation
 from pararnn_cfc.mixed_memory import LSTMGates, MixedMemoryCell
 from pararnn_cfc.ncps_cell import CfCCell, Mode

@@ -1,8 +1,4 @@
-"""Solving recurrences in parallel over time: multiple shooting, exact adjoints, and the walk they are held to."""
+"""Solving recurrences in parallel over time: multiple shooting, exact adjoints, and the walk they are held to.
 
-from pararnn.solver.api import newton_apply, sequential_apply, solve
-from pararnn.solver.config import NewtonConfig
-from pararnn.solver.planner import Plan
-from pararnn.solver.result import SolveResult, Status
-
-__all__ = ["NewtonConfig", "Plan", "SolveResult", "Status", "newton_apply", "sequential_apply", "solve"]
+This file imports nothing: the compiler builds upon some of these modules, and others upon the compiler.
+"""
