@@ -36,11 +36,12 @@ FAMILIES = sorted(path.parent.name.removeprefix(PREFIX) for path in Path("packag
 PACKAGES = ["core", *FAMILIES]
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 ORACLES = ("ncps", "numpy", "scipy", "statsmodels", "matplotlib", "safetensors", "torchdiffeq")
-# What each backend needs besides the packages. The first two run every test, the others the tests of some packages that name them.
+# What each backend needs besides the packages. With numba every test runs; with torch those that `tests` had to leave out, the rest having run
+# there; the others run the tests of some packages that name them.
 BACKENDS: dict[str, tuple[str, ...]] = {"torch": (), "numba": ("numba",), "keops": ("pykeops",), "triton-interpret": ("triton",)}
 TESTED_IN: dict[str, tuple[str, ...]] = {"keops": ("s4",), "triton-interpret": ("core", "cfc", "s4")}
-# Backends that need nothing: every test of theirs is among those of the backend that needs nothing either, in the same environment.
-TESTED_WITH: dict[str, tuple[str, ...]] = {"torch": ("naive", "blocked", "compiled")}
+# Backends of packages that need nothing besides torch.
+TESTED_WITH_TORCH: dict[str, tuple[str, ...]] = {"s4": ("naive", "blocked", "compiled")}
 # Two workers share the machine; more threads in each would only get in each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -83,9 +84,13 @@ def matrix(session: nox.Session, backend: str) -> None:
             run_pytest(
                 session, f"packages/{PREFIX}{package}/tests", "-k", name, "-m", "not gpu", *patience, "--require-backend", name, env=environment
             )
+    elif backend == "torch":
+        run_pytest(session, *asking_for_modules(), "tests", "-m", "not integration", "--require-backend", name)
+        for package, names in TESTED_WITH_TORCH.items():
+            required = [argument for each in names for argument in ("--require-backend", each)]
+            run_pytest(session, f"packages/{PREFIX}{package}/tests", "-k", " or ".join(names), "-m", "not gpu", *required)
     else:
-        required = [argument for each in (name, *TESTED_WITH.get(backend, ())) for argument in ("--require-backend", each)]
-        run_pytest(session, "packages", "tests", "-m", "not integration", *required)
+        run_pytest(session, "packages", "tests", "-m", "not integration", "--require-backend", name)
 
 
 @nox.session
@@ -157,6 +162,12 @@ def gpu(session: nox.Session) -> None:
     env = {"PYTHONPATH": str(target)}
     session.run(sys.executable, "-c", "import torch; torch.cuda.current_device()", env=env)
     session.run(sys.executable, "-m", "pytest", "packages", "tests", "-m", "gpu", env=env)
+
+
+def asking_for_modules() -> list[str]:
+    """Tests that skip where a package is alone: files that ask for modules, and folders whose fixtures do."""
+    asking = [path for path in Path("packages").glob("*/tests/**/*.py") if "importorskip" in path.read_text(encoding="utf-8")]
+    return sorted({str(path if path.name.startswith("test_") else path.parent) for path in asking})
 
 
 def folder(package: str) -> str:
