@@ -5,8 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from pararnn.scans.triton_backend import interpreted
-from pararnn.structures.base import Structure
-from pararnn.structures.diagonal import Diagonal
 
 # Lines of no more steps are slower than a copy with channels next to each other: a program holds but one.
 SHORT = 32
@@ -28,7 +26,8 @@ def empty_along(like: Tensor) -> Tensor:
     return like.new_empty(rows, size, length).mT
 
 
-def keeps_along(structure: type[Structure], leaves: list[Tensor], bias: Tensor, offsets: Tensor | None) -> bool:
-    """Whether the operator gives states with steps next to each other: of whole sequences, diagonal and real, on a GPU, which are given so."""
+def keeps_along(leaves: list[Tensor], bias: Tensor, offsets: Tensor | None) -> bool:
+    """Whether the operator gives states with steps next to each other: of whole sequences, channelwise and real, on a GPU, which are given so."""
     on_gpu = bias.device.type == "cuda" or interpreted()
-    return on_gpu and offsets is None and not bias.is_complex() and issubclass(structure, Diagonal) and lies_along(*leaves, bias)
+    channelwise = all(leaf.shape == bias.shape for leaf in leaves)
+    return on_gpu and offsets is None and not bias.is_complex() and channelwise and lies_along(*leaves, bias)

@@ -39,7 +39,7 @@ def scan_op(
     kind = structure_at(structure)
     states = run_backend(structure, kind.from_leaves(*leaves), bias, initial, segments, reverse=reverse, backend=backend)
     # A compiler has been told how they lie, whatever the backend.
-    if keeps_along(kind, list(leaves), bias, offsets):
+    if keeps_along(list(leaves), bias, offsets):
         return states if states.stride(1) == 1 else empty_along(states).copy_(states)
     states = states.contiguous()
     # An operator must not return its input, which a single step without an initial state is.
@@ -48,7 +48,7 @@ def scan_op(
 
 @scan_op.register_fake
 def _(structure: str, leaves: Sequence[Tensor], bias: Tensor, initial: Tensor | None, offsets: Tensor | None, reverse: bool, backend: str) -> Tensor:
-    if keeps_along(structure_at(structure), list(leaves), bias, offsets):
+    if keeps_along(list(leaves), bias, offsets):
         return empty_along(bias)
     return torch.empty_like(bias, memory_format=torch.contiguous_format)
 
