@@ -5,11 +5,11 @@ import os
 
 import pytest
 import torch
-from by_address import launch_by_address
 from torch.nn.utils import parametrize
 
 from pararnn import NewtonConfig, ParaRNN, newton_apply
 from pararnn.compiler.gpu import backward, forward
+from pararnn.conformance.by_address import launch_by_address
 from pararnn.registry import installed
 from pararnn.selection import clear_cache
 from pararnn_cfc import ParaCfC, fused_again, fused_direct, fused_setting, fused_step
