@@ -41,6 +41,27 @@ def test_an_unknown_name_comes_with_close_matches(candidate, cell):
         registry_of(candidate(pararnn_register_cells=[cell()])).cells["toycel"]
 
 
+@pytest.mark.parametrize(("name", "meant"), [("ParaRnn", "ParaRNN"), ("Diag", "Diagonal"), ("Rul", "Rule"), ("ToyCel", "ToyCell")])
+def test_a_misspelt_public_name_is_compared_with_those_of_the_core_and_of_learners_too(candidate, cell, name, meant):
+    learner = LearnerSpec(name="Rule", target="a:b", summary="")
+    registry = registry_of(candidate(pararnn_register_cells=[cell()], pararnn_register_learners=[learner]))
+    with pytest.raises(UnknownNameError, match=f"close: .*{meant!r}"):
+        registry.public_name(name)
+
+
+def test_a_name_of_the_core_is_no_close_cell(candidate, cell):
+    with pytest.raises(UnknownNameError) as caught:
+        registry_of(candidate(pararnn_register_cells=[cell()])).cells["ParaRnn"]
+    assert "close" not in str(caught.value)
+
+
+def test_an_unknown_name_says_which_plugins_could_not_be_loaded(candidate, cell):
+    with pytest.warns(PluginWarning):
+        registry = registry_of(candidate(pararnn_register_cells=[cell()]), candidate("other", pararnn_register_cells=lambda: 1 / 0))
+    with pytest.raises(UnknownNameError, match="1 plugin could not be loaded: other;"):
+        registry.public_name("Missing")
+
+
 @pytest.mark.parametrize(("name", "home"), HOMES.items(), ids=HOMES)
 def test_a_name_of_a_known_family_says_what_to_install(name, home):
     with pytest.raises(UnknownNameError, match=f"pip install {home}"):

@@ -39,9 +39,9 @@ HOMES = {
 class Catalogue(Mapping[str, Entry[S]], Generic[S]):
     """The entries of one kind by name; iterates over names that can be asked for (qualified where the bare one is ambiguous)."""
 
-    def __init__(self, kind: str, entries: Iterable[Entry[S]], *, hint: Callable[[str], str]) -> None:
+    def __init__(self, kind: str, entries: Iterable[Entry[S]], *, hint: Callable[[str], str], missing: str = "") -> None:
         self.kind = kind
-        self._hint = hint
+        self._hint, self._missing = hint, missing
         self._by_name: dict[str, list[Entry[S]]] = {}
         for entry in entries:
             self._by_name.setdefault(entry.name, []).append(entry)
@@ -59,6 +59,10 @@ class Catalogue(Mapping[str, Entry[S]], Generic[S]):
             UnknownNameError: nobody offers it.
             AmbiguousNameError: several distributions do, and the name is bare.
         """
+        return self.find(name)
+
+    def find(self, name: str, *, besides: tuple[str, ...] = ()) -> Entry[S]:
+        """The same; the error compares `name` with `besides` too, other names that could be meant."""
         if name in self._by_qualified_name:
             return self._by_qualified_name[name]
         found = self._by_name.get(name, [])
@@ -69,14 +73,18 @@ class Catalogue(Mapping[str, Entry[S]], Generic[S]):
             raise AmbiguousNameError(
                 f"{len(found)} distributions offer the {self.kind} {name!r}; ask for {' or '.join(map(repr, choices))}", name=name, choices=choices
             )
-        raise UnknownNameError(f"no installed plugin offers a {self.kind} named {name!r}; {self._next_step(name)}", name=name, kind=self.kind)
+        raise UnknownNameError(
+            f"no installed plugin offers a {self.kind} named {name!r}; {self._next_step(name, besides)}", name=name, kind=self.kind
+        )
 
-    def _next_step(self, name: str) -> str:
-        folded = {label.casefold(): label for label in (*HOMES, *self) if label in self or self._hint(label)}
+    def _next_step(self, name: str, besides: tuple[str, ...]) -> str:
+        here = {*self, *besides}
+        folded = {label.casefold(): label for label in (*HOMES, *self, *besides) if label in here or self._hint(label)}
         close = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3)]
-        hint = self._hint(name) or next((f"{match!r}: {self._hint(match)}" for match in close if match not in self), "")
-        matches = [match for match in close if match in self]
-        steps = [hint, f"close: {', '.join(map(repr, matches))}" if matches else "", "`pararnn plugins` lists what is installed"]
+        hint = self._hint(name) or next((f"{match!r}: {self._hint(match)}" for match in close if match not in here), "")
+        matches = [match for match in close if match in here]
+        told = f"close: {', '.join(map(repr, matches))}" if matches else ""
+        steps = [hint, told, "" if hint else self._missing, "`pararnn plugins` lists what is installed"]
         return "; ".join(step for step in steps if step)
 
     def __contains__(self, name: object) -> bool:
@@ -133,8 +141,15 @@ class Registry:
         return tuple(sorted(self._backends))
 
     def public_name(self, name: str) -> Entry[CellSpec] | Entry[LearnerSpec]:
-        """The cell or else the learner behind `pararnn.<name>`; raises as `cells[name]` does."""
-        return self.learners[name] if name in self.learners and name not in self.cells else self.cells[name]
+        """The cell or else the learner behind `pararnn.<name>`; raises as `cells[name]` does, where names of the core may have been meant too."""
+        if name in self.learners and name not in self.cells:
+            return self.learners[name]
+        return self.cells.find(name, besides=(*pararnn.__all__, *self.learners))
+
+    def unusable(self) -> str:
+        """How many plugins could not be loaded, and their names, in a clause; empty where all could, but for those that were left out on purpose."""
+        names = [record.name for record in self.plugins if record.state in (PluginState.BROKEN, PluginState.INCOMPATIBLE)]
+        return f"{len(names)} plugin{'s' if len(names) > 1 else ''} could not be loaded: {', '.join(names)}" if names else ""
 
     def _entries(self, kind: type[T]) -> Iterator[Entry[T]]:
         for record in self.plugins:
@@ -143,7 +158,7 @@ class Registry:
                     yield Entry(entry.spec, entry.provenance)
 
     def _catalogue(self, label: str, kind: type[T]) -> Catalogue[T]:
-        return Catalogue(label, self._entries(kind), hint=self._hint)
+        return Catalogue(label, self._entries(kind), hint=self._hint, missing=self.unusable())
 
     def _hint(self, name: str) -> str:
         home = HOMES.get(name)

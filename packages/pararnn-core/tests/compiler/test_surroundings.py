@@ -1,6 +1,7 @@
 """Looking at a step leaves the process as it was, and sees nothing of what else goes on in it."""
 
 import gc
+import logging
 import threading
 import types
 
@@ -101,3 +102,25 @@ def test_a_collector_that_is_off_stays_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_pytorch_logs_of_a_step_that_fails_without_data_is_not_heard_and_that_of_other_threads_is(caplog):
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = list(logger.filters)
+
+    def fail():
+        with without_numbers():
+            other = threading.Thread(target=logger.error, args=("of another thread",))
+            other.start()
+            other.join()
+            torch.ones(3) * torch.ones(4)
+
+    # PyTorch ends the way of records at its own handler.
+    logger.addHandler(caplog.handler)
+    try:
+        with pytest.raises(RuntimeError, match=r"3|broadcast"):
+            in_a_thread(fail)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert {record.getMessage() for record in caplog.records} == {"of another thread"}
+    assert logger.filters == before

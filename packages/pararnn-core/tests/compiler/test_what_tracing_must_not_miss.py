@@ -59,8 +59,8 @@ STEPS = {
     "a quotient in single precision": (lambda s, h, z: s.weight * h + z * (number(1.0, torch.float32) / 3).double(), True),
     "bits as another number": (lambda s, h, z: s.weight * h + z.view(torch.int64).to(torch.float64) * 1e-19, True),
     "bits copied": (lambda s, h, z: s.weight * h + 1e-19 * torch.empty(h.shape, dtype=torch.float64).copy_(h.detach().view(torch.int64)), True),
-    "channel 0 for all": (lambda s, h, z: s.weight * h + (y := z * 1.0).as_strided(y.shape, (y.shape[1], 0)), True),
-    "rows exchanged with channels": (lambda s, h, z: s.weight * h + (y := h.detach() * 1.0).as_strided(y.shape, (0, 1)), True),
+    "channel 0 for all": (lambda s, h, z: s.weight * h + (y := z * 1.0).as_strided(y.shape, (*y.stride()[:-1], 0)), True),
+    "rows exchanged with channels": (lambda s, h, z: s.weight * h + (y := h.detach() * 1.0).as_strided(y.shape, (*[0] * (y.ndim - 1), 1)), True),
 }
 
 

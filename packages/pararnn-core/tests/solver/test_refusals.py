@@ -84,6 +84,39 @@ def test_a_float64_drive_of_a_float32_cell_is_refused_and_not_promoted(layer):
             apply(cell, X)
 
 
+class Projecting(Tanh):
+    """Its drive multiplies by weights, and its initial state may be in another dtype than they are."""
+
+    def __init__(self, state_dtype):
+        super().__init__(3, dtype=torch.float32)
+        self.project = nn.Linear(3, 3)
+        self.state_dtype = state_dtype
+
+    def drive(self, x):
+        return self.project(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_inputs_of_another_dtype_than_the_weights_are_a_dtype_error_with_the_way_out(dtype):
+    words = rf"x of shape \(2, 40, 3\) and {dtype}: .* weights are torch.float32, .*x.to\(torch.float32\)"
+    for apply in (newton_apply, sequential_apply):
+        with pytest.raises(DTypeError, match=words) as caught:
+            apply(Projecting(torch.float32), X.to(dtype))
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_inputs_of_another_width_are_a_shape_error_whatever_their_dtype():
+    with pytest.raises(ShapeError, match="does not take x"):
+        newton_apply(Projecting(torch.float32), X[..., :2])
+
+
+def test_an_initial_state_of_another_dtype_than_the_weights_is_what_the_reader_is_told_to_mend():
+    cell = Projecting(torch.float32).double()
+    for apply in (newton_apply, sequential_apply):
+        with pytest.raises(DTypeError, match=r"states are torch.float32; the weights are torch.float64 too, .*initial_state .*weight.new_zeros"):
+            apply(cell, X)
+
+
 def test_h0_of_another_real_dtype_is_brought_to_that_of_the_states():
     cell, start = DiagonalGRU(3, 4), torch.randn(2, 4)
     for apply in (newton_apply, sequential_apply):

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from pararnn.compiler.entering import functions_entered
 from pararnn.compiler.freezing import Facts
-from pararnn.compiler.reading import Reading, classes_of, functions_entered
+from pararnn.compiler.reading import Reading, classes_of
 from pararnn.compiler.watching import UnwatchableError, Watch
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 Path: TypeAlias = tuple[tuple[str, str], ...]
 """How to come to a tensor from a step: by attributes (`"."`), free variables (`"free"`) and globals (`"global"`)."""
+# Where a module keeps what is registered with it.
+OWN = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,8 @@ def fetching(path: Path) -> Callable[[Any], Tensor]:
 class Replaced:
     """`step` with other tensors at its places, in copies of its modules and functions: other threads may be at work with the originals.
 
+    The lists, dicts and sets of modules are copied too, so that what a step keeps for its next call is gone with the copies.
+
     Attributes:
         step: what to call instead.
     """
@@ -62,6 +66,7 @@ class Replaced:
         self._tensors = tensors
         self._copies: dict[int, Any] = {}
         self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._globals: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.step: Callable[..., Any] = self._with(step, ())
 
     def changed(self) -> tuple[str, ...]:
@@ -70,6 +75,10 @@ class Replaced:
         for now, before in self._attributes:
             names |= dict.fromkeys(name for name in now | before if name not in before or name not in now or now[name] is not before[name])
         return tuple(names)
+
+    def globals_of(self, seen: dict[str, Any]) -> dict[str, Any]:
+        """The globals behind those that a copy of a function sees."""
+        return next((original for copy, original in self._globals if copy is seen), seen)
 
     def _with(self, value: Any, path: Path) -> Any:
         if isinstance(value, Tensor):
@@ -91,16 +100,32 @@ class Replaced:
         self._copies[id(module)] = copy
         copy.__dict__.update(module.__dict__)
         # Not by attributes, whose setters would register things anew.
-        for name in ("_parameters", "_buffers", "_modules"):
+        for name in OWN:
             copy.__dict__[name] = dict(module.__dict__[name])
         for home in _homes(copy):
-            for name, tensor in list(home.items()):
-                if isinstance(tensor, Tensor):
-                    home[name] = self._tensors.get((*path, (".", name)), tensor)
+            for name, value in list(home.items()):
+                if isinstance(value, Tensor):
+                    home[name] = self._tensors.get((*path, (".", name)), value)
+                elif name not in OWN:
+                    home[name] = self._contents(value)
         for name, inner in copy._modules.items():
             copy._modules[name] = self._with(inner, (*path, (".", name)))
         self._attributes += [(home, dict(home)) for home in _homes(copy)]
         return copy
+
+    def _contents(self, value: Any) -> Any:
+        """A list, dict or set with the same things in it, and anything else as it is."""
+        if type(value) not in (dict, list, set):
+            return value
+        if id(value) not in self._copies:
+            copy = self._copies[id(value)] = type(value)()
+            if isinstance(value, dict):
+                copy.update((key, self._contents(one)) for key, one in value.items())
+            elif isinstance(value, list):
+                copy.extend(self._contents(one) for one in value)
+            else:
+                copy.update(value)
+        return self._copies[id(value)]
 
     def _function(self, function: FunctionType, path: Path) -> FunctionType:
         free = {name: self._with(content, (*path, ("free", name))) for name, content in _free(function).items()}
@@ -110,6 +135,7 @@ class Replaced:
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         )
         names = {**function.__globals__, **read} if read else function.__globals__
+        self._globals.append((names, function.__globals__))
         copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
         copy.__kwdefaults__ = function.__kwdefaults__
         return copy

@@ -1,24 +1,19 @@
 """What a step reads besides its arguments: names of attributes, and the globals and class members behind them.
 
-The step runs once on tensors without data, and the functions that are entered are noted. Which ones are entered can only depend on what they read, so
-as long as all of that is the same, the step does the same. Code of PyTorch and of the standard library counts as fixed.
+Which functions a step enters (`entering`) can only depend on what these read, so as long as all of that is the same, the step does the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from pararnn.cell import Drive
+from pararnn.compiler.entering import Entered, is_foreign
 from pararnn.compiler.freezing import PLAIN, Facts, container_of
-from pararnn.compiler.surroundings import in_a_thread, without_data, without_numbers
 
 # Whoever uses these can reach attributes by names that are made while it runs.
 _BY_STRING = """
@@ -38,61 +33,7 @@ IMPLICIT = CALLED.union(
     (f"__{name}__" for name in _SPECIAL.split()),
     (f"__{kind}{name}__" for name in _OPERATORS.split() for kind in ("", "r", "i")),
 )
-# PyTorch, what it is made with, and the standard library.
-FOREIGN = frozenset((*sys.stdlib_module_names, "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "typing_extensions", "")) - {"__main__"}
 MISSING = object()
-
-
-@dataclass(frozen=True)
-class Entered:
-    """A function that was entered: its code, and the globals that it sees."""
-
-    code: types.CodeType
-    home: Mapping[str, Any]
-
-    @property
-    def module(self) -> str:
-        """Where it is defined."""
-        return str(self.home.get("__name__", ""))
-
-    @property
-    def names(self) -> set[str]:
-        """Globals and attributes that it mentions, functions inside of it included."""
-        return {name for code in _codes(self.code) for name in code.co_names}
-
-
-def functions_entered(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, drive: Drive) -> list[Entered]:
-    """The functions that `step` and its derivative enter, but those of the standard library and of PyTorch; layers of PyTorch count."""
-    entered: dict[types.CodeType, Entered] = {}
-
-    imports = 0
-
-    def note(frame: types.FrameType, event: str, _: object) -> None:
-        nonlocal imports
-        code = frame.f_code
-        if event in ("call", "return") and code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":
-            # Import hooks of others, as a test runner has, are no part of a step that happens to need a module.
-            imports += 1 if event == "call" else -1
-        elif event == "call" and not imports and code not in entered:
-            entered[code] = Entered(code, frame.f_globals)
-
-    def noted(function: Callable[[], Any]) -> Any:
-        sys.setprofile(note)
-        try:
-            return function()
-        finally:
-            sys.setprofile(None)
-
-    def run() -> None:
-        # What goes wrong is told by tracing, which enters the same functions.
-        with without_numbers(), contextlib.suppress(Exception):
-            state, leaves = without_data(initial, drive)
-            total = noted(lambda: step(state, leaves)).sum()
-            if _runs_python(total.grad_fn) or any("register_hook" in one.names for one in entered.values()):
-                noted(total.backward)
-
-    in_a_thread(run)
-    return [one for one in entered.values() if one.module != __name__ and (not _is_foreign(one.module) or _is_layer(one.module))]
 
 
 class Reading:
@@ -106,7 +47,7 @@ class Reading:
 
     def __init__(self, entered: Iterable[Entered], classes: Iterable[type]) -> None:
         entered = list(entered)
-        own = [one for one in entered if not _is_foreign(one.module)]
+        own = [one for one in entered if not is_foreign(one.module)]
         mentioned = frozenset[str]().union(*(one.names for one in entered))
         self._all_names = mentioned | IMPLICIT
         self.names = None if any(one.names & BY_STRING for one in own) else mentioned | CALLED
@@ -162,7 +103,7 @@ class Reading:
         """Members of a class or module by the names that are read."""
         for home in value.__mro__ if isinstance(value, type) else (value,):
             members = vars(home)
-            if _is_foreign(home.__module__ if isinstance(home, type) else home.__name__):
+            if is_foreign(home.__module__ if isinstance(home, type) else home.__name__):
                 continue
             if isinstance(home, type):
                 # A member that is added may hide one of a base.
@@ -190,20 +131,6 @@ class Reading:
             self._changing[key] = (home, name)
 
 
-def _runs_python(node: Any) -> bool:
-    """Whether the derivative behind a node of autograd's graph calls functions of Python."""
-    seen, waiting = set(), [node]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        waiting.extend(following for following, _ in node.next_functions)
-    return False
-
-
 def classes_of(facts: Facts) -> list[type]:
     """The classes among what `facts` met."""
     return [value for value in facts.code if isinstance(value, type)]
@@ -220,21 +147,4 @@ def _is_plain_descriptor(value: Any) -> bool:
     if isinstance(value, (property, classmethod, staticmethod)):
         return True
     kind = type(value)
-    return hasattr(kind, "__get__") and (_is_foreign(kind.__module__) or not isinstance(kind.__get__, types.FunctionType))
-
-
-def _is_foreign(module: str) -> bool:
-    # Methods of named tuples are made from text, in modules of such names.
-    return module.partition(".")[0] in FOREIGN or module.startswith("namedtuple_")
-
-
-def _is_layer(module: str) -> bool:
-    """Whether a module of PyTorch holds layers, whose attributes are settings."""
-    return module.startswith("torch.nn.") and module != "torch.nn.modules.module"
-
-
-def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _codes(inner)
+    return hasattr(kind, "__get__") and (is_foreign(kind.__module__) or not isinstance(kind.__get__, types.FunctionType))

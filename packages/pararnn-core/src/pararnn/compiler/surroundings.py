@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import gc
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pararnn.compiler.places import Replaced
+from pararnn.solver.truth import keeps
 
 _Result = TypeVar("_Result")
 # Threads in which steps are looked at.
@@ -20,6 +24,8 @@ _looking = threading.local()
 _turn = threading.Lock()
 _inside = 0
 _switches = contextlib.ExitStack()
+# Where PyTorch writes, with a traceback, that an operation failed on tensors without data. Whoever looks at a step says it in a sentence.
+_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def is_looked_at() -> bool:
@@ -54,8 +60,8 @@ def in_a_thread(function: Callable[[], _Result]) -> _Result:
 
 @contextlib.contextmanager
 def without_numbers() -> Iterator[None]:
-    """Tensors that are made have no data, and nothing is compiled."""
-    with _alone(), _WithoutData(allow_non_fake_inputs=True):
+    """Tensors that are made have no data, and nothing is compiled; what fails is not logged."""
+    with _alone(), _unlogged(), _WithoutData(allow_non_fake_inputs=True):
         yield
 
 
@@ -98,17 +104,41 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def without_data(initial: Tensor, drive: Any) -> tuple[Tensor, Any]:
-    """A state and the drive of one step, `(1, ...)`, from states `(..., state)` and the drive of a sequence."""
-    state = torch.empty((1, initial.shape[-1]), dtype=initial.dtype, device=initial.device, requires_grad=True)
-    leaves = [_first(leaf) for leaf in ((drive,) if isinstance(drive, Tensor) else drive)]
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """What this thread makes PyTorch say about tensors without data is dropped; other threads are heard."""
+    here = threading.get_ident()
+
+    def is_heard(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    _LOGGER.addFilter(is_heard)
+    try:
+        yield
+    finally:
+        _LOGGER.removeFilter(is_heard)
+
+
+def without_data(initial: Tensor, drive: Any, lead: Sequence[int] = (1,)) -> tuple[Tensor, Any]:
+    """A state and the drive of one step, `(*lead, ...)`, from states `(..., state)` and the drive of a sequence."""
+    state = torch.empty((*lead, initial.shape[-1]), dtype=initial.dtype, device=initial.device, requires_grad=True)
+    leaves = [_first(leaf, lead) for leaf in ((drive,) if isinstance(drive, Tensor) else drive)]
     if isinstance(drive, Tensor):
         return state, leaves[0]
     return state, drive._make(leaves) if hasattr(drive, "_make") else tuple(leaves)
 
 
-def _first(leaf: Tensor | None) -> Tensor | None:
+def takes_sequences(step: Callable[[Tensor, Any], Tensor], initial: Tensor, drive: Any) -> bool:
+    """Whether `step` makes states `(batch, time, state)` of such states, as it has to without kernels; to be asked where tensors have no data.
+
+    A copy of its cell runs, so that nothing of these shapes is left in what the step may set.
+    """
+    state, leaves = without_data(initial, drive, lead=(3, 5))
+    return keeps(Replaced(step, {}).step(state, leaves), state)
+
+
+def _first(leaf: Tensor | None, lead: Sequence[int]) -> Tensor | None:
     if leaf is None:
         return None
-    shape = (1, *leaf.shape[2:]) if leaf.ndim >= 3 else leaf.shape
+    shape = (*lead, *leaf.shape[2:]) if leaf.ndim >= 3 else leaf.shape
     return torch.empty(shape, dtype=leaf.dtype, device=leaf.device, requires_grad=leaf.is_floating_point() or leaf.is_complex())

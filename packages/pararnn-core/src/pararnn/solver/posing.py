@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pararnn.cell import Drive, check_cell, optional
 from pararnn.errors import DTypeError, ParaRNNError, ShapeError
@@ -87,7 +87,27 @@ def _drive_of(cell: Any, x: Tensor) -> Drive:
         # Torch says that two matrices do not fit; the reader wants to know which input of which cell.
         if isinstance(error, ParaRNNError) or torch.compiler.is_compiling():
             raise
-        raise ShapeError(f"the drive of {type(cell).__name__} does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}") from error
+        told = f"the drive of {type(cell).__name__} does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}"
+        dtype = _dtype_of_weights(cell)
+        if dtype is not None and dtype != x.dtype and not x.is_complex() and _is_driven(cell, x.to(dtype)):
+            raise DTypeError(f"{told}; its weights are {dtype}, so convert the inputs with x.to({dtype})") from error
+        raise ShapeError(told) from error
+
+
+def _dtype_of_weights(cell: Any) -> torch.dtype | None:
+    """The dtype that the parameters of a cell share, None where they differ or there are none."""
+    weights = cell.parameters() if isinstance(cell, nn.Module) else ()
+    found = {weight.dtype for weight in weights if weight.is_floating_point() or weight.is_complex()}
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_driven(cell: Any, x: Tensor) -> bool:
+    """Whether the cell makes a drive of `x`."""
+    try:
+        cell.drive(x)
+    except Exception:
+        return False
+    return True
 
 
 def _as_state(h0: Any, dtype: torch.dtype) -> Tensor:
@@ -131,10 +151,11 @@ def make_problem(
         raise ShapeError(f"the initial state has shape {tuple(initial.shape)}; it must be ({what}, state) = ({count}, {size})")
     for leaf in drives.leaves(drive):
         if leaf.dtype is not initial.dtype and torch.promote_types(leaf.dtype, initial.dtype) != initial.dtype:
-            raise DTypeError(
-                f"the drive is {leaf.dtype}, but the states are {initial.dtype}; "
-                f"convert the inputs with x.to({initial.dtype}), or the cell with cell.to({leaf.dtype})"
-            )
+            advice = f"convert the inputs with x.to({initial.dtype}), or the cell with cell.to({leaf.dtype})"
+            if _dtype_of_weights(facts.get("cell")) == leaf.dtype:
+                # The cell is what it should be: its initial state is made in a dtype of its own.
+                advice = f"the weights are {leaf.dtype} too, so let initial_state follow them, as weight.new_zeros(batch, state_size) does"
+            raise DTypeError(f"the drive is {leaf.dtype}, but the states are {initial.dtype}; {advice}")
     if guess is not None and tuple(guess.shape) != (batch, length, size):
         raise ShapeError(f"the guess has shape {tuple(guess.shape)}; it must be (batch, time, state) = ({batch}, {length}, {size})")
     start = initial.unsqueeze(1 if offsets is None else 0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import weakref
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pararnn.cell import Drive
-from pararnn.errors import CellError, InputError, StructureError
+from pararnn.cell import Drive, Step
+from pararnn.errors import CellError, InputError, ParaRNNError, StructureError, sentence
 from pararnn.solver import drive as drives
 from pararnn.solver.lanes import any_true, largest
 from pararnn.solver.problem import Problem
@@ -29,40 +30,106 @@ def check_structure(problem: Problem) -> None:
     """Compare what the cell declares with what its step does, every few solves, along one direction at a few times.
 
     Raises:
-        CellError: the step changes shape or dtype of the state, writes into it, is random, gives another result for a state alone than beside
-            others, or another value than `linearize` says.
+        CellError: the step fails on the shapes it is given, changes shape or dtype of the state, writes into it, is random, gives another result
+            for a state alone than beside others, or another value than `linearize` says.
         StructureError: the declared Jacobian is not its derivative: the structure is too narrow, an analytic Jacobian is wrong, or a cell that is
             declared linear is not.
     """
-    if not problem.exact or problem.length == 0 or problem.rows == 0:
+    if problem.length == 0 or problem.rows == 0:
         return
     turn = _count(problem)
+    if not problem.exact:
+        if turn == 1:
+            check_one_step(problem.step, problem.initial, problem.drive)
+        return
     if turn > ALWAYS and turn % EACH:
         return
-    rows, times, size = min(2, problem.rows), min(8, problem.length), problem.state_size
     with torch.no_grad():
-        # Spread over the sequence, and elsewhere each time: a coupling may depend on the inputs.
-        spread = torch.arange(times, device=problem.initial.device) * problem.length // times
-        drive = drives.map_timed(lambda leaf: leaf[:rows, (spread + turn - 1) % problem.length].detach(), problem.drive)
-        wave = torch.arange(rows * times * size, device=problem.initial.device).reshape(rows, times, size).cos().to(problem.initial.dtype)
-        state = problem.initial[:rows, :1].detach() + 0.1 * wave
+        state, drive, wave = _some(problem.initial, problem.drive, problem.length, turn)
         _check_step(problem, state, drive)
         # A direction without symmetry: one of equal entries would not see couplings that cancel.
         _check_slope(problem, state, drive, direction=wave.flip(-1) + 0.5)
+
+
+def check_one_step(step: Step, initial: Tensor, drive: Drive) -> None:
+    """Take one step from a few states `(rows, times, state)` of a problem that starts at `initial` and is driven by `drive`.
+
+    Raises:
+        CellError: the step fails on the shapes it is given, or gives something else than states of this shape and dtype.
+    """
+    with torch.no_grad(), torch.autocast(initial.device.type, enabled=False):
+        state, some, _ = _some(initial, drive, drives.batch_and_length(drive)[1], turn=1)
+        _next(step, state, some, type(getattr(step, "__self__", step)).__name__)
+
+
+def keeps(value: Any, state: Tensor) -> bool:
+    """Whether `value`, which a step made of `state`, is a state too."""
+    return isinstance(value, Tensor) and value.shape == state.shape and value.dtype == state.dtype
+
+
+def _some(initial: Tensor, drive: Drive, length: int, turn: int) -> tuple[Tensor, Drive, Tensor]:
+    """A few states, their drive, and the wave `(rows, times, state)` by which they differ from the initial ones; none of it on the graph."""
+    rows, times, size = min(2, initial.shape[0]), min(8, length), initial.shape[-1]
+    # Spread over the sequence, and elsewhere each time: a coupling may depend on the inputs.
+    spread = torch.arange(times, device=initial.device) * length // times
+    wave = torch.arange(rows * times * size, device=initial.device).reshape(rows, times, size).cos().to(initial.dtype)
+    some = drives.map_timed(lambda leaf: leaf[:rows, (spread + turn - 1) % length].detach(), drive)
+    return initial[:rows, :1].detach() + 0.1 * wave, some, wave
+
+
+def _next(step: Step, state: Tensor, drive: Drive, name: str) -> Tensor:
+    """The states that `step` makes of states `(rows, times, state)`."""
+    try:
+        value = step(state, drive)
+    except (RuntimeError, IndexError, ValueError) as error:
+        if isinstance(error, (ParaRNNError, torch.cuda.OutOfMemoryError)):
+            raise
+        raise CellError(
+            f"the step of {name}, whose state_size is {state.shape[-1]}, fails on states {tuple(state.shape)}, (batch, time, state), with "
+            f"{_told(drive)}: {sentence(error)}; {_advice(step, state, drive)}"
+        ) from error
+    if keeps(value, state):
+        return value
+    if not isinstance(value, Tensor):
+        found = "None, as without a return" if value is None else f"a {type(value).__name__}"
+        raise CellError(f"the step of {name} returned {found}; it must return the next state, one tensor, and readout makes outputs of it")
+    found, wanted = (f"{tuple(tensor.shape)} in {tensor.dtype}" for tensor in (value, state))
+    advice = "is its drive of the state's dtype?" if value.shape == state.shape else _advice(step, state, drive)
+    raise CellError(f"the step of {name} makes a state {found} from one {wanted} with {_told(drive)}; it must keep shape and dtype: {advice}")
+
+
+def _told(drive: Drive) -> str:
+    """The leaves of a drive by name and shape."""
+    shapes = [f"{tuple(leaf.shape)}" for leaf in drives.leaves(drive)]
+    if isinstance(drive, Tensor):
+        return f"a drive {shapes[0]}"
+    names = getattr(drive, "_fields", range(len(shapes)))
+    return f"drive leaves {', '.join(f'{field} {shape}' for field, shape in zip(names, shapes, strict=True))}"
+
+
+def _advice(step: Step, state: Tensor, drive: Drive) -> str:
+    """What to look at, for a step that makes no states of `state` `(rows, times, state)`."""
+    cell = getattr(step, "__self__", None)
+    weights = itertools.chain(cell.named_parameters(), cell.named_buffers()) if isinstance(cell, nn.Module) else ()
+    if elsewhere := [f"{name} is on {weight.device}" for name, weight in weights if weight.device != state.device]:
+        return f"{', '.join(elsewhere)}, and the states are on {state.device}: bring them together"
+    single = state[:, 0]
+    try:
+        is_flat = keeps(step(single, drives.map_timed(lambda leaf: leaf[:, 0], drive)), single)
+    except Exception:
+        is_flat = False
+    if is_flat:
+        return f"it takes states {tuple(single.shape)}, so it counts dimensions from the front; count them from the end, as dim=-1 does"
+    return "compare the last sizes of the drive's leaves and of the weights with state_size"
 
 
 def _check_step(problem: Problem, state: Tensor, drive: Drive) -> None:
     """The step is a pure function that treats each lead index apart."""
     name = type(problem.cell).__name__
     given = state.clone()
-    reached = problem.step(given, drive)
+    reached = _next(problem.step, given, drive, name)
     if _differ(given, state):
         raise CellError(f"the step of {name} writes into the state it is given; build a new tensor instead (no names that end in _)")
-    if reached.shape != state.shape or reached.dtype != state.dtype:
-        found, wanted = (f"{tuple(tensor.shape)} in {tensor.dtype}" for tensor in (reached, state))
-        raise CellError(
-            f"the step of {name} makes a state {found} from one {wanted}; it must keep shape and dtype (is its drive of the state's dtype?)"
-        )
     if _differ(reached, problem.step(state, drive)):
         raise CellError(
             f"equal arguments give different states in the step of {name}: it draws random numbers; noise and dropout belong into the drive, or "

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call
 from toy_cells import Gate, loop
 
-from pararnn import BackendError, CellError, Dense, NewtonConfig, ParaRNN, newton_apply
+from pararnn import CellError, Dense, NewtonConfig, ParaRNN, newton_apply
 
 CHANGES = {
     "number": lambda cell: setattr(cell, "gain", 0.6),
@@ -166,7 +166,7 @@ def test_what_comes_to_lie_on_another_device_is_refused(place, config, name):
     learnt(cell, x, config)
     setattr(cell, name, nn.Parameter(torch.zeros(4, dtype=torch.float64, device="meta")))
     for _ in range(3):
-        with pytest.raises(BackendError, match="is on meta"):
+        with pytest.raises(CellError, match=f"{name} is on meta, and the states are on {place[1]}.*: bring them together"):
             newton_apply(cell, x, config)
 
 

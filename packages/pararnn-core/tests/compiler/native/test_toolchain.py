@@ -89,10 +89,13 @@ def test_the_reason_repeats_what_a_failing_compiler_says(folder, monkeypatch, tm
     fake = tmp_path / "fake"
     fake.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'math.h: no such file' >&2\nexit 1\n")
     fake.chmod(0o755)
-    for name, value in (("CC", str(fake)), ("CXX", "an 'unfinished quotation"), ("PATH", str(folder))):
+    for name, value in (("CC", ""), ("CXX", str(fake)), ("PATH", str(folder))):
         monkeypatch.setenv(name, value)
     (reason,) = toolchain.reasons()
     assert f"{fake} (math.h: no such file)" in reason
+    assert "install gcc" in reason
+    monkeypatch.setenv("CXX", "an 'unfinished quotation")
+    (reason,) = toolchain.reasons()
     assert "No closing quotation" in reason
 
 
@@ -102,18 +105,37 @@ def test_cc_goes_before_the_others_and_may_have_options(folder, monkeypatch):
     assert toolchain.compiler().command == (*found.command, "-Wall")
 
 
-def test_a_cc_that_does_not_exist_is_passed_over(folder, monkeypatch):
-    monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.delenv("CXX", raising=False)
-    assert toolchain.compiler().command[0] in toolchain.CANDIDATES
+@pytest.mark.parametrize(
+    ("named", "fault"),
+    [
+        ("no-such-compiler", "no-such-compiler (there is no such command)"),
+        ("false", "non-zero exit status 1"),
+        ("an 'unfinished", "No closing quotation"),
+    ],
+)
+def test_a_cc_that_does_not_work_is_refused_instead_of_replaced(folder, monkeypatch, named, fault):
+    monkeypatch.setenv("CC", named)
+    assert toolchain.compiler() is None
+    (reason,) = toolchain.reasons()
+    assert reason.startswith("CC names a C compiler that does not work here")
+    assert fault in reason
+    with pytest.raises(CompilationError, match="set CC to another, or unset it"):
+        toolchain.library(SOURCE)
 
 
-def test_a_compiler_that_compiles_nothing_is_passed_over(folder, monkeypatch, tmp_path):
+def test_a_cc_that_compiles_nothing_is_refused_with_what_it_says(folder, monkeypatch, tmp_path):
     fake = tmp_path / "fake"
-    fake.write_text('#!/bin/sh\nif [ "$1" = --version ]; then echo fake; else exit 1; fi\n')
+    fake.write_text("#!/bin/sh\nif [ \"$1\" = --version ]; then echo fake; else echo 'math.h: no such file' >&2; exit 1; fi\n")
     fake.chmod(0o755)
     monkeypatch.setenv("CC", str(fake))
-    assert toolchain.compiler().command != (str(fake),)
+    (reason,) = toolchain.reasons()
+    assert f"{fake} (math.h: no such file)" in reason
+
+
+def test_a_cxx_that_does_not_work_is_passed_over_because_it_names_no_c_compiler(folder, monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert toolchain.compiler().command[0] in toolchain.CANDIDATES
 
 
 @pytest.mark.integration

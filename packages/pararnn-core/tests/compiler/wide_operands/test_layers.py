@@ -33,7 +33,7 @@ def test_the_operators_are_what_they_claim_to_be(engine, needs):
     found = catalogue.compiled(problem := cell_problem(cell, x, NewtonConfig(), h0=h0))
     tensors = [tensor.detach().requires_grad_(needs[0]) for tensor in found.tensors(problem)]
     initial = h0.requires_grad_(needs[1])
-    asked = "native", ops.register(found.program), tensors, initial, None, 0, "4", 1e-12, 1e-11, 0
+    asked = "native", ops.register(found.program), tensors, initial, None, 0, "4", 1e-12, 1e-11, 0, ""
     torch.library.opcheck(ops.solve_op, asked)
     assert engine.solves
 

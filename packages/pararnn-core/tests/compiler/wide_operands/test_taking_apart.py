@@ -27,17 +27,21 @@ def _written(gates, d):
     return fresh.neg_().chunk(2, -1)
 
 
+def _rows(gates):
+    return gates.reshape(-1, gates.shape[-1])
+
+
 WAYS = {
     "chunk": lambda g, d: g.chunk(2, -1),
     "split": lambda g, d: g.split(d, -1),
     "split sizes": lambda g, d: torch.split(g, [d, d], dim=-1),
     "tensor_split": lambda g, d: torch.tensor_split(g, 2, dim=-1),
     "slices": lambda g, d: (g[..., :d], g[..., d:]),
-    "slices of two dimensions": lambda g, d: (g[:, :d], g[:, -d:]),
+    "slices of two dimensions": lambda g, d: (_rows(g)[:, :d].reshape(*g.shape[:-1], d), _rows(g)[:, -d:].reshape(*g.shape[:-1], d)),
     "narrow": lambda g, d: (g.narrow(-1, 0, d), g.narrow(-1, d, d)),
     "unflatten": lambda g, d: g.unflatten(-1, (2, -1)).unbind(-2),
     "view": lambda g, d: g.view(*g.shape[:-1], 2, d).unbind(-2),
-    "select": lambda g, d: (g.reshape(-1, 2, d)[:, 0], g.reshape(-1, 2, d).select(1, 1)),
+    "select": lambda g, d: tuple(part.reshape(*g.shape[:-1], d) for part in (g.reshape(-1, 2, d)[:, 0], g.reshape(-1, 2, d).select(1, 1))),
     "transposed": lambda g, d: g.unflatten(-1, (2, d)).movedim(-2, 0).unbind(0),
     "swapped": lambda g, d: g.chunk(2, -1)[::-1],
     "negated before": lambda g, d: (-g).chunk(2, -1),
@@ -89,7 +93,7 @@ def test_random_ways_of_cutting_and_joining_are_compiled_with_their_derivatives(
     def body(cell, state, gates):
         d = state.shape[-1]
         # Lists by how many parts there are side by side.
-        state = state.expand(gates.shape[0], d)
+        state = state.expand(*gates.shape[:-1], d)
         pool = {1: [state], 2: [cell.bias.expand(*state.shape[:-1], 2 * d)], 3: [gates]}
         for kind, first, second, function in recipe:
             width = 1 + first % 3

@@ -51,7 +51,7 @@ def reasons() -> tuple[str, ...]:
 
 
 def compiler() -> Compiler | None:
-    """The compiler that CC or CXX names, else the first of the usual ones that works."""
+    """The compiler that CC names; without CC, the first that works of what CXX names and the usual ones."""
     found = _found()
     return found if isinstance(found, Compiler) else None
 
@@ -68,8 +68,9 @@ def _found() -> Compiler | str:
 @functools.cache
 def _first_that_works(c: str | None, cxx: str | None, path: str | None, folder: Path) -> Compiler | str:
     tried = []
-    for name in dict.fromkeys(name for name in (c, cxx, *CANDIDATES) if name):
-        fault = ""
+    # Who names one wants that one.
+    for name in (c,) if c else dict.fromkeys(name for name in (cxx, *CANDIDATES) if name):
+        fault = "there is no such command"
         try:
             command = tuple(shlex.split(name))
             if command and shutil.which(command[0]) is not None:
@@ -80,7 +81,9 @@ def _first_that_works(c: str | None, cxx: str | None, path: str | None, folder: 
                         return Compiler(command, version, tuning)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             fault = str(error)
-        tried.append(f"{name} ({fault})" if fault else name)
+        tried.append(f"{name} ({fault})")
+    if c:
+        return f"CC names a C compiler that does not work here: {tried[0]}; set CC to another, or unset it"
     how = "run xcode-select --install" if sys.platform == "darwin" else "install gcc (apt install gcc, dnf install gcc, conda install gcc)"
     return f"no C compiler works here, tried {', '.join(tried)}; {how} or clang, or set CC"
 
