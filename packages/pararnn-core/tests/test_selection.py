@@ -1,5 +1,6 @@
 import dataclasses
 import time
+import types
 
 import pytest
 
@@ -47,6 +48,33 @@ def test_auto_takes_the_highest_priority_that_can_serve(registry_of, backend, ob
     assert selection.backend.name == "fast"
     assert selection.implementation() == "served"
     assert [(one.label, one.reasons) for one in selection.considered] == [("gpu", ("the tensors are on the cpu",)), ("fast", ()), ("slow", ())]
+
+
+def test_what_was_passed_over_is_kept_with_its_obstacles(registry_of, backend, objects):
+    objects.no_gpu = lambda request: ("the tensors are on the cpu",)
+    registry = registry_of(backend("slow"), backend("fast", priority=5), backend("gpu", priority=9, reasons="fake_objects:no_gpu"))
+    assert [(one.label, one.reasons) for one in select(REQUEST, registry=registry).passed_over] == [("gpu", ("the tensors are on the cpu",))]
+    assert select(REQUEST, "slow", registry=registry).passed_over == ()
+
+
+def test_a_candidate_is_for_the_device_of_its_engine_and_for_any_without_one(registry_of, backend, objects):
+    def on_gpu():
+        return "served"
+
+    on_gpu.engine = lambda: types.SimpleNamespace(device="cuda")
+    objects.on_gpu = on_gpu
+    objects.never = lambda request: ("busy",)
+    gpu = dataclasses.replace(backend("gpu", priority=9, reasons="fake_objects:never"), target="fake_objects:on_gpu")
+    selection = select(REQUEST, registry=registry_of(backend("slow"), gpu, backend("fast", priority=5, reasons="fake_objects:never")))
+    assert {one.label: (one.is_for("cpu"), one.is_for("cuda")) for one in selection.passed_over} == {"gpu": (False, True), "fast": (True, True)}
+
+
+def test_to_tell_its_device_what_crashed_is_not_imported(registry_of, backend, objects):
+    registry = registry_of(backend("slow"), dataclasses.replace(backend("fast", priority=5), target="fake_objects:not_there"))
+    findings.write({findings.key(registry.backends("toy/op")["fast"]): Finding(outcome=Outcome.CRASHED, detail="signal 11, SIGSEGV")})
+    (one,) = select(REQUEST, registry=registry).passed_over
+    assert one.is_for("cpu")
+    assert "signal 11" in one.reasons[0]
 
 
 def test_a_tie_goes_by_name(registry_of, backend, objects):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
-from toy_cells import ComplexPole, DiagonalGRU, SlotLSTM, Tanh, ToyCell, make_cell
+from toy_cells import ComplexPole, DiagonalGRU, SignLatch, SlotLSTM, Tanh, ToyCell, make_cell
 
 from pararnn import AgreementError, AgreementReport, Diagonal, NewtonConfig, ParaRNN, ShapeError, verify_agreement
 
@@ -60,7 +60,25 @@ def test_a_good_layer_agrees():
     assert report.max_abs <= report.atol
     assert (report.shape, report.dtype, report.device) == ((2, 60, 2), "float64", "cpu")
     assert report.newton_iters >= 1
-    assert "agrees with the walk" in str(report)
+    assert "the parallel solve by torch agrees with the walk" in str(report)
+    assert report.walked == (0.0, 0.0)
+    assert "compared" not in str(report)
+    assert "verify_cell" not in str(report)
+
+
+def test_a_layer_that_was_walked_is_said_to_prove_nothing():
+    report = verify_agreement(Tanh(3), inputs(1))
+    assert (report.status, report.walked) == (("WALKED",), (1.0,))
+    assert "in layer 0 (WALKED) 100% of the sequences were walked in that solve too, so there a walk was compared with a walk" in str(report)
+
+
+def test_sequences_that_were_repaired_by_a_walk_are_counted():
+    latch, x = SignLatch(1), torch.randn(2, 1024, 1, dtype=torch.float64).sign()
+    # Random signs make the first sequence stall; without inputs the second settles at once.
+    x[1] = 0
+    report = verify_agreement(latch, x, h0=torch.ones(2, 1, dtype=torch.float64), config=NewtonConfig(interval=16, backend="torch"), gradients=False)
+    assert (report.status, report.walked) == (("REPAIRED",), (0.5,))
+    assert "in layer 0 (REPAIRED) up to 50% of the sequences were walked in that solve too" in str(report)
 
 
 @pytest.mark.parametrize("name", ["complex pole", "complex sine"])
@@ -89,6 +107,7 @@ def test_a_cell_whose_gradient_is_wrong_is_not_ok():
     assert report.gradients["layers.0.weight"] > report.gradient_tolerance
     assert "does NOT agree" in str(report)
     assert "layers.0.weight" in str(report)
+    assert "pararnn.conformance.verify_cell(cell, x)" in str(report)
     with pytest.raises(AgreementError, match="does NOT agree") as caught:
         verify_agreement(WrongGradient(), inputs(), raise_on_fail=True)
     assert not caught.value.data["report"].ok

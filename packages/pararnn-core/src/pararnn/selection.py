@@ -85,15 +85,27 @@ class Considered:
     backend: Entry[BackendSpec]
     reasons: tuple[str, ...]
 
+    def is_for(self, device: str) -> bool:
+        """Whether it is made for tensors on `device`, as far as that is known: an implementation with an `engine` says where that runs."""
+        # What crashed a child process is not imported.
+        if findings.crash_of(self.backend) is not None:
+            return True
+        try:
+            make = getattr(self.backend.load(), "engine", None)
+            return make is None or bool(make().device == device)
+        except Exception:
+            return True
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Selection:
-    """The backend that serves `request`; `asked` is `"auto"` or the name that was given."""
+    """The backend that serves `request`; `asked` is `"auto"` or the name that was given, `passed_over` what `"auto"` would have taken first."""
 
     request: Request
     asked: str
     backend: Entry[BackendSpec]
     candidates: Catalogue[BackendSpec]
+    passed_over: tuple[Considered, ...] = ()
 
     @cached_property
     def implementation(self) -> Any:
@@ -125,8 +137,8 @@ def select(request: Request, backend: str = "auto", *, registry: Registry | None
     selection = memory.get((request, backend))
     if selection is None:
         candidates = registry.backends(request.op)
-        entry = _best(candidates, request, registry) if backend == "auto" else _named(candidates, request, backend)
-        selection = Selection(request=request, asked=backend, backend=entry, candidates=candidates)
+        entry, passed_over = _best(candidates, request, registry) if backend == "auto" else (_named(candidates, request, backend), ())
+        selection = Selection(request=request, asked=backend, backend=entry, candidates=candidates, passed_over=passed_over)
         if remember:
             if len(memory) >= REMEMBERED:
                 memory.clear()
@@ -161,13 +173,17 @@ def _ranked(candidates: Catalogue[BackendSpec]) -> list[Entry[BackendSpec]]:
     return sorted(candidates.values(), key=lambda entry: (-entry.spec.priority, entry.name, entry.qualified_name))
 
 
-def _best(candidates: Catalogue[BackendSpec], request: Request, registry: Registry) -> Entry[BackendSpec]:
+def _best(candidates: Catalogue[BackendSpec], request: Request, registry: Registry) -> tuple[Entry[BackendSpec], tuple[Considered, ...]]:
+    """The best backend without an obstacle, and those before it, which have some."""
     if not candidates:
         raise BackendError(_nobody(request, registry), request=request)
+    found: list[Considered] = []
     for entry in _ranked(candidates):
-        if not _auto_reasons(entry, request):
-            return entry
-    considered = consider(candidates, request)
+        reasons = _auto_reasons(entry, request)
+        if not reasons:
+            return entry, tuple(found)
+        found.append(Considered(label=candidates.label(entry), backend=entry, reasons=reasons))
+    considered = tuple(found)
     raise BackendError(
         f"no backend can serve {request}; remove an obstacle, or install a backend without it:\n{table(considered)}",
         request=request,

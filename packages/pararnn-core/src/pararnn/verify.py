@@ -15,6 +15,7 @@ from pararnn.conformance.tolerances import tolerance
 from pararnn.errors import AgreementError
 from pararnn.layers import ParaRNN
 from pararnn.solver.config import NewtonConfig
+from pararnn.solver.result import SolveResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class AgreementReport:
         status: of each layer's solve.
         plan: of each layer's solve.
         path: the backend of each layer's solve.
+        walked: which share of the sequences of each layer, at most, the parallel solve walked too, so that a walk was compared with a walk.
     """
 
     ok: bool
@@ -49,6 +51,7 @@ class AgreementReport:
     status: tuple[str, ...]
     plan: tuple[str, ...]
     path: tuple[str, ...]
+    walked: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -57,10 +60,15 @@ class AgreementReport:
     def __str__(self) -> str:
         verdict = "agrees with the walk" if self.ok else "does NOT agree with the walk"
         worst = max(self.gradients, key=lambda name: _rank(self.gradients[name]), default=None)
-        text = f"the parallel solve {verdict}: outputs differ by at most {self.max_abs:.1e} (allowed {self.atol:.0e} + {self.rtol:.0e} |output|)"
-        if worst is None:
-            return text
-        return f"{text}, gradients by at most {self.gradients[worst]:.1e} of their size (in {worst}; allowed {self.gradient_tolerance:.0e})"
+        by = f" by {', '.join(dict.fromkeys(self.path))}" if self.path else ""
+        text = f"the parallel solve{by} {verdict}: outputs differ by at most {self.max_abs:.1e} (allowed {self.atol:.0e} + {self.rtol:.0e} |output|)"
+        if worst is not None:
+            text += f", gradients by at most {self.gradients[worst]:.1e} of their size (in {worst}; allowed {self.gradient_tolerance:.0e})"
+        for depth, share in enumerate(self.walked):
+            if share:
+                which = f"{'' if self.status[depth] == 'WALKED' else 'up to '}{share:.0%} of the sequences"
+                text += f"; in layer {depth} ({self.status[depth]}) {which} were walked in that solve too, so there a walk was compared with a walk"
+        return text if self.ok else f"{text}; pararnn.conformance.verify_cell(cell, x) finds the fault of a cell"
 
 
 def verify_agreement(
@@ -105,7 +113,7 @@ def verify_agreement(
             solves.append(results)
     report = _report(outputs, dict(zip(inputs, zip(*found, strict=True), strict=True)) if gradients else {}, solves[0], atol, rtol)
     if raise_on_fail and not report.ok:
-        raise AgreementError(f"{report}; run pararnn verify on the cell to find the fault", report=report)
+        raise AgreementError(str(report), report=report)
     return report
 
 
@@ -153,7 +161,15 @@ def _report(outputs: list[Tensor], pairs: dict[str, tuple[Any, Any]], results: A
         status=tuple(result.status.name for result in results),
         plan=tuple(result.plan.explain() for result in results),
         path=tuple(result.backend for result in results),
+        walked=tuple(map(_walked, results)),
     )
+
+
+def _walked(result: SolveResult) -> float:
+    """The share of the sequences that were walked, as planned or as a repair; at most that, where longer intervals repaired some."""
+    if not result.walked or not result.converged.numel():
+        return 0.0
+    return float((~result.converged).double().mean()) if result.iterations else 1.0
 
 
 def _error(ours: Tensor | None, truth: Tensor | None) -> float:

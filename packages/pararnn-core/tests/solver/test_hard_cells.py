@@ -109,8 +109,30 @@ def test_the_record_of_a_stalled_solve_tells_what_happened(truth):
     assert len(result.updates) == result.iterations >= 2
     assert not result.converged.any()
     assert "stalled" in result.explain()
-    assert "interval=16 was asked for" in result.explain()
+    told = result.explain()
+    assert "interval=16 was asked for" in told
+    assert [interval for interval, _ in result.attempts] == [16, 64]
+    assert sum(count for _, count in result.attempts) == result.iterations
+    assert [line.partition(",")[0] for line in told.splitlines() if "largest updates" in line] == [
+        f"{count} iterations with intervals of {interval} steps" for interval, count in result.attempts
+    ]
+    assert told.endswith("What was left was walked, 1024 steps one after the other.")
     assert result.raise_for_status() is result
+
+
+def test_a_stalled_solve_that_longer_intervals_repaired_claims_no_walk(truth):
+    cell, x, start, _ = truth(slow_drift, torch.float64)
+    config = NewtonConfig(interval=1, backend="torch")
+    with torch.no_grad():
+        result = run(cell_problem(cell, x, config, h0=start), config)
+    assert result.status is Status.REPAIRED
+    assert result.walked == 0
+    assert [interval for interval, _ in result.attempts] == [1, 4]
+    first, last = (line for line in result.explain().splitlines() if "largest updates" in line)
+    assert first.startswith(f"{result.attempts[0][1]} iterations with intervals of 1 step, largest updates: ")
+    assert last.startswith(f"{result.attempts[1][1]} iterations with intervals of 4 steps, largest updates: ")
+    assert last.endswith(f"{result.updates[-1]:.1e}.")
+    assert "was walked" not in result.explain()
 
 
 @pytest.mark.parametrize("case", [sign_flips, chaos, strongly_driven_latch], ids=lambda case: case.__name__)

@@ -49,6 +49,20 @@ def test_parallel_insists_on_a_parallel_solve_where_one_exists(length):
     assert not planned(DenseRNN(3, 64), 64, length, interval="parallel").walks
 
 
+def test_a_parallel_solve_against_the_estimates_says_that_it_was_asked_for():
+    result = planned(DenseRNN(3, 64), 64, 200, interval="parallel")
+    assert result.parallel >= result.walk
+    assert result.reason.startswith("a parallel solve was asked for (estimated at ")
+    assert result.reason.endswith("would be quicker)")
+
+
+def test_a_parallel_solve_that_is_the_quicker_way_says_so_whether_it_was_asked_for_or_not():
+    chosen, asked = (planned(AnalyticTanh(3), 1, 16384, interval=interval) for interval in ("auto", "parallel"))
+    assert chosen.parallel < chosen.walk
+    assert chosen.reason == asked.reason
+    assert "asked for" not in chosen.reason
+
+
 def test_a_sequence_of_one_step_is_walked_whatever_was_asked():
     for interval in (1, 7, "auto", "parallel"):
         assert planned(Tanh(3), 2, 1, interval=interval).walks

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pararnn.scans.segments import Offsets
+from pararnn.selection import Considered
 from pararnn.solver.planner import Plan
 from pararnn.solver.result import Status
 
@@ -16,6 +17,10 @@ class Record:
     `record` is `(sequences, blocks, 3)`: sweeps made, the largest update of the last one in tolerances, and 1 where the walk repaired what had not
     converged. `ends` are the offsets of packed sequences, None without packing.
     """
+
+    # A result takes these from here too. Kernels begin and end with the interval of the plan, and who was asked before them is not known to them.
+    attempts: tuple[tuple[int, int], ...] = ()
+    passed_over: tuple[Considered, ...] = ()
 
     def __init__(self, plan: Plan, states: Tensor, initial: Tensor, record: Tensor, ends: Offsets | Tensor | None) -> None:
         self._plan, self._states, self._initial, self._record, self._ends = plan, states, initial, record, ends

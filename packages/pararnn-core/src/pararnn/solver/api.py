@@ -204,12 +204,20 @@ def _run(problem: Problem, config: NewtonConfig, *, repeats: bool) -> SolveResul
     if selection is None or _takes_inputs(selection):
         selection = ask(("solve",), facts, config.backend) or select(facts.request("solve"), backend=config.backend)
     if not facts.autocast:
-        result: SolveResult = selection.implementation(problem, config)
+        result = _by(selection, problem, config)
         if repeats and not facts.transformed:
             remember(problem, config, selection.implementation)
         return result
     with without_autocast(problem.initial):
-        return selection.implementation(problem, config)  # type: ignore[no-any-return]
+        return _by(selection, problem, config)
+
+
+def _by(selection: Selection, problem: Problem, config: NewtonConfig) -> SolveResult:
+    """The solve by the backend that was selected, with what the result needs to explain why it was not another."""
+    result: SolveResult = selection.implementation(problem, config)
+    if selection.passed_over:
+        vars(result)["passed_over"] = selection.passed_over
+    return result
 
 
 _run_outside = torch.compiler.disable(

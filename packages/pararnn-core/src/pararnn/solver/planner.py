@@ -66,6 +66,13 @@ class Plan:
         return self.explain()
 
 
+def compared(what: str, parallel: str, walk: str, against: bool) -> str:
+    """Why `what` or the walk was chosen, from the estimates of both; `against` says that it had to be `what`, though the walk would be quicker."""
+    if against:
+        return f"a parallel solve was asked for (estimated at {parallel}; the walk at {walk} would be quicker)"
+    return f"{what} is estimated at {parallel} and the walk at {walk}"
+
+
 def plan(problem: Problem, config: NewtonConfig) -> Plan:
     """The interval that `config` asks for, or the one that the cost model finds cheapest; remembered for each cell and shape."""
     longest = problem.length
@@ -106,8 +113,11 @@ def _plan(problem: Problem, config: NewtonConfig, longest: int) -> Plan:
     sweep = costs.sweep(best)
     if best >= longest:
         return Plan(interval=longest, walk=walk, sweep=sweep, parallel=walk, patience=0, reason="the sequence is too short to be cut", **facts)
-    verdict = f"a parallel solve with intervals of {best} steps is estimated at {parallel * 1e3:.1f} ms and the walk at {walk * 1e3:.1f} ms"
-    interval = best if parallel < walk or config.interval == "parallel" else longest
+    insists = config.interval == "parallel"
+    verdict = compared(
+        f"a parallel solve with intervals of {best} steps", f"{parallel * 1e3:.1f} ms", f"{walk * 1e3:.1f} ms", insists and parallel >= walk
+    )
+    interval = best if parallel < walk or insists else longest
     patience = max(3, min(FORCED_PATIENCE, int(walk / sweep)))
     return Plan(interval=interval, walk=walk, sweep=sweep, parallel=parallel, patience=patience, reason=verdict, **facts)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from torch import Tensor
 
 from pararnn.errors import ConvergenceError
+from pararnn.selection import Considered
 from pararnn.solver.planner import Plan
 
 
@@ -16,9 +18,10 @@ class Status(enum.Enum):
     """How a solve ended. Each value is a sentence, with what to try where something can be better."""
 
     CONVERGED = "every update fell below the tolerance: the states are the sequential ones"
-    WALKED = "the plan was to walk step by step: the states are the sequential ones"
+    WALKED = "the steps were taken one after the other, as planned: the states are the sequential ones"
     REPAIRED = (
-        "the iteration stalled, so what had not converged was walked: the states are the sequential ones, at more than their cost; "
+        "the iteration stalled, so what had not converged was solved again, with longer intervals or step by step: "
+        "the states are the sequential ones, at more than the planned cost; "
         "if this is common, try a larger NewtonConfig(interval=...), give the cell state_bounds, or solver='sequential'"
     )
     NOT_FINITE = "the recurrence itself runs into infinity or NaN; look at the inputs, the weights and the sizes of the states"
@@ -42,6 +45,8 @@ class SolveResult:
         plan: what was planned, and why.
         backend: the backend that solved it.
         margin: the largest update of the last iteration in tolerances, at most 1 where it converged; None where a backend does not measure it.
+        attempts: steps of an interval and iterations made with them, for each length of intervals that was tried; empty where only the plan's was.
+        passed_over: backends of higher priority that were asked first, with their obstacles; empty where one was named.
     """
 
     states: Tensor
@@ -55,6 +60,8 @@ class SolveResult:
     backend: str
     # A factory leaves no attribute on the class, which would hide that a deferred result has yet to ask for it.
     margin: float | None = field(default_factory=lambda: None)
+    attempts: tuple[tuple[int, int], ...] = field(default_factory=lambda: ())
+    passed_over: tuple[Considered, ...] = field(default_factory=lambda: (), repr=False)
 
     @classmethod
     def deferred(cls, source: object, **known: Any) -> Self:
@@ -83,12 +90,27 @@ class SolveResult:
         return self
 
     def explain(self) -> str:
-        """The record in sentences."""
-        lines = [self.status.value + ".", self.plan.explain()]
+        """The record in sentences: how it ended, who solved it and why nobody else, what was planned and what was done."""
+        lines = [self.status.value + ".", self._solver(), self.plan.explain()]
         if self.updates:
-            lines.append(f"{self.iterations} iterations, largest updates: " + ", ".join(f"{update:.1e}" for update in self.updates) + ".")
-        if self.iterations and self.margin is not None:
-            lines.append(f"{self.iterations} iterations at most, the largest update of a sequence's last was {self.margin:.1e} tolerances.")
-        if self.walked:
-            lines.append(f"{self.walked} steps were walked one after the other.")
+            updates = iter(self.updates)
+            for interval, count in self.attempts or ((0, len(self.updates)),):
+                numbers = ", ".join(f"{update:.1e}" for update in itertools.islice(updates, count))
+                which = f" with intervals of {_counted(interval, 'step')}" if interval else ""
+                lines.append(f"{_counted(count, 'iteration')}{which}, largest updates: {numbers}.")
+        elif self.iterations and self.margin is not None:
+            lines.append(
+                f"{_counted(self.iterations, 'iteration')} where most were needed; the last updates were at most {self.margin:.2g} of the tolerance."
+            )
+        if self.walked and self.iterations:
+            lines.append(f"What was left was walked, {_counted(self.walked, 'step')} one after the other.")
         return "\n".join(lines)
+
+    def _solver(self) -> str:
+        """The backend, and what kept those from serving that would have been taken before it and run on this device."""
+        others = [one for one in self.passed_over if one.is_for(self.states.device.type)]
+        return "; ".join((f"Solved by {self.backend}", *(f"{one.label} could not: {'; '.join(one.reasons)}" for one in others))) + "."
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

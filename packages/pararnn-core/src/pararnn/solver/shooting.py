@@ -39,9 +39,10 @@ GROWTH, AFFORDABLE, EXPECTED = 4, 0.75, 3
 
 @dataclass
 class Record:
-    """What happened, gathered along the way."""
+    """What happened, gathered along the way; `attempts` are the steps of an interval and the sweeps made with them."""
 
     updates: list[float] = field(default_factory=list)
+    attempts: list[tuple[int, int]] = field(default_factory=list)
     walked: int = 0
     repaired: bool = False
 
@@ -68,6 +69,7 @@ def _solve(problem: Problem, interval: int, plan: Plan, config: NewtonConfig, re
     iteration = Iteration(problem, partition, config, patience=plan.patience)
     states = iteration.run()
     record.updates.extend(iteration.updates)
+    record.attempts.append((interval, len(iteration.updates)))
     solved = iteration.solved
     if not any_true(~solved):
         return states, solved

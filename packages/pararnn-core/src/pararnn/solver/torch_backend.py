@@ -97,6 +97,7 @@ def _result(problem: Problem, planned: Plan, states: Tensor, record: Record, sol
         converged=solved.flatten(),
         iterations=len(record.updates),
         updates=tuple(record.updates),
+        attempts=tuple(record.attempts),
         walked=record.walked,
         plan=planned,
         backend=NAME,

@@ -365,6 +365,19 @@ def test_the_planner_walks_many_channels_and_cuts_few(shape):
     assert "estimated" in plan.explain() or length <= 24
 
 
+@pytest.mark.parametrize("shape", [(32, 8192, 1024), (1, 131072, 64)], ids=str)
+def test_a_parallel_launch_against_the_estimates_says_that_it_was_asked_for(shape):
+    rows, length, state = shape
+    program = Case((None, "cpu"), "gated", 1, 1, 3).program
+    work = Workload(rows=rows, length=length, state=state, sequences=rows, longest=length, itemsize=4)
+    plan = planning.plan(program, work, "parallel", packed=False)
+    assert not plan.walks
+    slower = plan.parallel >= plan.walk
+    assert slower == (SHAPES[shape] == "walk")
+    assert plan.reason.startswith("a parallel solve was asked for (estimated at ") == slower
+    assert plan.reason.endswith("would be quicker)") == slower
+
+
 @pytest.mark.parametrize("interval", [1, 7, 64, 4096, 9999])
 def test_an_interval_that_was_asked_for_is_taken(interval):
     program = Case((None, "cpu"), "gated", 1, 1, 3).program

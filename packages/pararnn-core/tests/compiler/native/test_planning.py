@@ -42,7 +42,18 @@ def test_an_interval_that_is_asked_for_is_taken(subject, asked, interval):
 
 
 def test_parallel_shoots_where_the_walk_would_be_faster(subject):
-    assert not planned(subject("cfc", 1, 1, 1), 8, 4096, 64, "parallel").walks
+    plan = planned(subject("cfc", 1, 1, 1), 8, 4096, 64, "parallel")
+    assert not plan.walks
+    assert plan.parallel >= plan.walk
+    assert plan.reason.startswith("a parallel solve was asked for (estimated at ")
+    assert plan.reason.endswith("would be quicker)")
+
+
+def test_a_parallel_solve_that_is_quicker_says_so_whether_it_was_asked_for_or_not(subject):
+    chosen, asked = (planned(subject("cfc", 1, 1, 1), 1, 65536, 1, interval) for interval in ("auto", "parallel"))
+    assert not chosen.walks
+    assert chosen.reason == asked.reason
+    assert "asked for" not in chosen.reason
 
 
 @pytest.mark.parametrize("itemsize", [4, 8])

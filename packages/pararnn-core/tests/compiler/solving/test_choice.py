@@ -1,5 +1,7 @@
 """Which solves are compiled: by the amount of work, the solver, transforms and precision around; one that cannot be says why."""
 
+import pickle
+
 import pytest
 import torch
 from solved_gates import COMPILED, result_of, sources
@@ -88,6 +90,49 @@ def test_a_step_that_cannot_be_compiled_is_named_with_what_it_does():
     problem = cell_problem(Counting(3), x, COMPILED)
     with pytest.raises(CompilationError, match="sort"):
         backend.solve(problem, COMPILED)
+
+
+def told(cell, length=2000, **options):
+    """The line of `explain()` on who solved."""
+    x = torch.randn(1, length, 3, dtype=torch.float64)
+    with torch.no_grad():
+        result = ParaRNN(cell, config=NewtonConfig(**options)).solve(x)[1][0]
+    again = pickle.loads(pickle.dumps(result))
+    assert again.explain() == result.explain()
+    return result.explain().splitlines()[1]
+
+
+def test_a_result_says_why_a_backend_of_higher_priority_did_not_solve_it():
+    line = told(Counting(3))
+    assert line.startswith("Solved by torch; native could not: ")
+    assert "sort" in line
+    assert "test_choice.py, line" in line
+    assert told(Counting(3), derivatives="twice").startswith("Solved by torch; native could not: NewtonConfig(derivatives='twice') asks for")
+    assert "structure is Diagonal; this one is Dense" in told(DenseRNN(3, 4))
+    assert "20 steps" in told(Gate(3, 4), length=20)
+
+
+def test_a_result_says_nothing_of_backends_for_other_devices_and_of_a_choice_that_was_the_first():
+    assert told(Gate(3, 4)) == "Solved by reference."
+    assert told(Counting(3), backend="torch") == "Solved by torch."
+
+
+class Unsure(Counting):
+    """Reads what cannot be compared, so that no choice is remembered for its step."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.setting = object()
+
+    def step(self, state, drive):
+        return super().step(state, drive) if self.setting else state
+
+
+def test_a_result_of_a_step_that_is_asked_about_each_time_says_why_each_time():
+    cell = Unsure(3)
+    assert not cell_problem(cell, torch.zeros(1, 30, 3, dtype=torch.float64), NewtonConfig()).identity.is_sure
+    assert "sort" in told(cell)
+    assert told(cell) == told(cell)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_record_is_read_when_a_part_of_it_is_asked_for():
     assert result.status is Status.CONVERGED
     assert (result.iterations, result.margin, result.walked, result.updates) == (3, 0.25, 0, ())
     assert result.converged.tolist() == [True, True]
-    assert "3 iterations" in result.explain()
+    assert "3 iterations where most were needed; the last updates were at most 0.25 of the tolerance." in result.explain()
     assert "0.0" not in repr(result.status)
     assert result.raise_for_status() is result
 
@@ -70,6 +70,8 @@ def test_a_deferred_result_is_a_result_in_every_other_way():
     cell, x, _ = sources()
     with torch.no_grad():
         result = result_of(cell, x)
+    assert "one after the other" in result.explain().splitlines()[0]
+    assert "one after the other" not in "".join(result.explain().splitlines()[1:])
     for other in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result), dataclasses.replace(result, backend="native")):
         assert other.status is Status.WALKED
         assert other.margin is None
@@ -91,6 +93,7 @@ def test_repaired_sequences_are_told_from_the_others(engine, monkeypatch):
     assert result.status is Status.REPAIRED
     assert result.converged.tolist() == [True, False]
     assert result.walked == 11
+    assert "What was left was walked, 11 steps one after the other." in result.explain()
 
 
 def test_a_recurrence_that_runs_into_infinity_says_so():

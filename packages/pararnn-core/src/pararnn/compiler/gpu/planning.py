@@ -14,7 +14,7 @@ from pararnn.compiler.engine import Workload
 from pararnn.compiler.gpu.launches import CHECKED, MEETING, Launch, ahead_of, power_of_two
 from pararnn.compiler.gpu.parts import instructions, is_crowded
 from pararnn.compiler.program import Kind, Program
-from pararnn.solver.planner import FORCED_PATIENCE, SHORT, Plan
+from pararnn.solver.planner import FORCED_PATIENCE, SHORT, Plan, compared
 
 # Seconds of a step of the walk however short, of each instruction in it, and of a launch.
 STEP, INSTRUCTION, LAUNCH = 30e-9, 1.5e-9, 1.6e-6
@@ -170,8 +170,8 @@ def plan(program: Program, work: Workload, interval: int | Literal["auto", "para
         return planned(work.longest, f"a sequence of at most {SHORT} steps is walked" if candidates else "the sequence is too short to be cut")
     best = min(candidates, key=lambda steps: costs.parallel(launch_for(program, work, steps, packed=packed)))
     parallel = costs.parallel(launch_for(program, work, best, packed=packed))
-    times = f"{costs.sweeps + 1} times is estimated at {parallel * 1e6:.0f} us and the walk at {walk * 1e6:.0f} us"
-    reason = f"going through intervals of {best} steps about {times}"
-    if interval == "parallel" or parallel < walk:
+    insists, what = interval == "parallel", f"going through intervals of {best} steps about {costs.sweeps + 1} times"
+    reason = compared(what, f"{parallel * 1e6:.0f} us", f"{walk * 1e6:.0f} us", insists and parallel >= walk)
+    if insists or parallel < walk:
         return planned(best, reason, parallel)
     return planned(work.longest, reason)

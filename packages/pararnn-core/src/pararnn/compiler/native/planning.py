@@ -16,7 +16,7 @@ from pararnn.compiler.engine import Workload
 from pararnn.compiler.native.layout import walking
 from pararnn.compiler.native.stages import forward_stages
 from pararnn.compiler.program import Operation, Program, Value
-from pararnn.solver.planner import FORCED_PATIENCE, SHORT, Plan
+from pararnn.solver.planner import FORCED_PATIENCE, SHORT, Plan, compared
 
 # Cycles until the result of a primitive is there, and instructions that it takes.
 WEIGHTS = {
@@ -85,8 +85,11 @@ def plan(program: Program, work: Workload, interval: int | Literal["auto", "para
     size = next((steps for steps in INTERVALS if steps * ENOUGH <= longest), max(1, min(INTERVALS[-1], longest // 2)))
     sweep, parallel = _sweep(costs, work), _parallel(costs, work, size)
     patience = max(3, min(FORCED_PATIENCE, int(walk / sweep)))
-    reason = f"intervals of {size} steps as lanes of vectors are estimated at {parallel * 1e3:.2f} ms and the walk at {walk * 1e3:.2f} ms"
-    chosen = size if parallel < walk or interval == "parallel" else longest
+    insists = interval == "parallel"
+    reason = compared(
+        f"a parallel solve with intervals of {size} steps", f"{parallel * 1e3:.2f} ms", f"{walk * 1e3:.2f} ms", insists and parallel >= walk
+    )
+    chosen = size if parallel < walk or insists else longest
     return Plan(interval=chosen, walk=walk, sweep=sweep, parallel=parallel, patience=patience, reason=reason, **facts)
 
 
