@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import statistics
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from pararnn.cli.plugins import titled_table
 from pararnn.errors import ConfigError
+from pararnn.examples import build_example
 from pararnn.layers import ParaRNN
 from pararnn.registry import installed
 from pararnn.solver.config import NewtonConfig
@@ -77,7 +79,7 @@ def bench(
     with Progress(console=console, disable=as_json, transient=True) as progress:
         task = progress.add_task("timing", total=len(names) * len(lengths))
         for name in names:
-            build = installed().cells[name].spec.load_example()
+            build = functools.partial(build_example, installed().cells[name])
             for length in sorted(lengths):
                 progress.update(task, description=f"{name}, {length} steps")
                 rows.append(_measure(name, build, batch, length, repeats, getattr(torch, dtype), device, backend))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -15,31 +14,13 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
-from torch import nn
 
-from pararnn.cell import Cell
+from pararnn.cli.cells import cell_named
 from pararnn.cli.plugins import titled_table
-from pararnn.compiler.catalogue import Compiled, compiled
 from pararnn.compiler.engine import Engine
 from pararnn.compiler.engines import engine_named, engines
-from pararnn.compiler.posed import PosedStep
-from pararnn.compiler.serving import obstacles
-from pararnn.errors import CellError, sentence
-from pararnn.registry import installed
-from pararnn.selection import Request
-from pararnn.solver.api import cell_problem
-from pararnn.solver.config import NewtonConfig
-from pararnn.solver.problem import Problem
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """An engine by its name, why it cannot serve the cell on this machine, and its sources and their language where they were asked for."""
-
-    engine: str
-    obstacles: tuple[str, ...]
-    source: str | None = None
-    language: str = ""
+from pararnn.compiler.explaining import Explanation, explained
+from pararnn.compiler.storages import short
 
 
 @click.command(name="compile")
@@ -50,79 +31,65 @@ class Verdict:
 @click.option("--json", "json_only", is_flag=True, help="Print JSON and nothing else on stdout.")
 @click.pass_context
 def compile_(ctx: click.Context, name: str, show: bool, engine: str | None, dtype: str, json_only: bool) -> None:
-    """Say whether the step of the cell NAME, as in its example, can be made into a kernel, and why not."""
-    asked = _engines(engine)
-    problem = _example(name, dtype)
-    found = compiled(problem)
-    verdicts = [_verdict(label, one, problem, found, show=show) for label, one in asked]
-    ok = isinstance(found, Compiled) and (engine is None or not verdicts[0].obstacles)
+    """Say whether the step of the cell NAME can be made into a kernel, and why not.
+
+    NAME is an installed cell, taken as in its example, or module:attribute: a cell, a class called with (input_size, state_size), or a function that
+    returns a cell or (cell, x). The current directory is importable.
+    """
+    asked = [*engines()] if engine is None else [(engine, engine_named(engine))]
+    cell, x = cell_named(name, getattr(torch, dtype))
+    found = explained(cell, x, name=name, asked=asked)
+    sources = _sources(found, asked) if show else {}
     if json_only:
-        click.echo(json.dumps(_document(name, dtype, found, verdicts), indent=2))
+        click.echo(json.dumps(_document(found, sources), indent=2))
     else:
-        _print(name, dtype, found, verdicts, show=show)
-    ctx.exit(0 if ok else 1)
+        _print(found, sources, asked, show=show)
+    ctx.exit(0 if found.compiled is not None and (engine is None or found.serves(engine)) else 1)
 
 
-def _engines(name: str | None) -> list[tuple[str, Engine]]:
-    """The engine `name`, or all."""
-    return [*engines()] if name is None else [(name, engine_named(name))]
+def _sources(found: Explanation, asked: list[tuple[str, Engine]]) -> dict[str, str]:
+    """The text of the kernels, by engine; none of one that is not installed."""
+    sources = {}
+    for name, engine in asked if found.compiled is not None else ():
+        try:
+            sources[name] = engine.source(found.compiled.program)  # type: ignore[union-attr]
+        except ImportError:
+            continue
+    return sources
 
 
-def _example(name: str, dtype: str) -> Problem:
-    """The problem of the example of the cell `name`, in `dtype`."""
-    module, x = installed().cells[name].spec.load_example()(2, 8, seed=0)
-    # A record may name a layer around a cell.
-    cell = module if isinstance(module, Cell) else getattr(module, "cell", None)
-    if not isinstance(cell, Cell) or not isinstance(cell, nn.Module):
-        raise CellError(
-            f"the example of {name} is a {type(module).__name__}, which neither is a cell nor holds one as .cell: there is no step to compile"
-        )
-    kind = getattr(torch, dtype)
-    return cell_problem(cell.to(kind), x.to(kind), NewtonConfig())
-
-
-def _verdict(name: str, engine: Engine, problem: Problem, found: Compiled | tuple[str, ...], *, show: bool) -> Verdict:
-    options = {"structure": problem.structure.__name__, "linear": problem.linear, "exact": problem.exact, "step": PosedStep.of(problem)}
-    try:
-        reasons = obstacles(engine, Request.of("solve", device=engine.device, dtype=problem.initial.dtype, needs_grad=True, options=options))
-        source = engine.source(found.program) if show and isinstance(found, Compiled) else None
-    except ImportError as error:
-        return Verdict(engine=name, obstacles=(f"it cannot be imported ({sentence(error)})",))
-    return Verdict(engine=name, obstacles=reasons, source=source, language=engine.language)
-
-
-def _document(name: str, dtype: str, found: Compiled | tuple[str, ...], verdicts: list[Verdict]) -> dict[str, Any]:
-    document: dict[str, Any] = {"cell": name, "dtype": dtype, "compiles": isinstance(found, Compiled)}
-    if isinstance(found, Compiled):
-        kinds = [kind.name.lower() for kind in found.program.kinds]
-        document |= {"key": found.program.key, "operands": kinds, "captured": list(found.captured), "operations": len(found.program.value.operations)}
+def _document(found: Explanation, sources: dict[str, str]) -> dict[str, Any]:
+    document: dict[str, Any] = {"cell": found.name, "dtype": short(found.dtype), "compiles": found.compiled is not None}
+    if found.compiled is not None:
+        program = found.compiled.program
+        document |= {
+            "key": program.key,
+            "operands": [kind.name.lower() for kind in program.kinds],
+            "origins": [
+                origin for origin, count in zip(found.origins, program.parts or (1,) * len(program.kinds), strict=True) for _ in range(count)
+            ],
+            "captured": list(found.compiled.captured),
+            "operations": len(program.value.operations),
+        }
     else:
-        document["obstacles"] = list(found)
-    engines = {one.engine: {"serves": not one.obstacles, "reasons": list(one.obstacles)} for one in verdicts}
-    for one in verdicts:
-        if one.source is not None:
-            engines[one.engine]["source"] = one.source
-    return document | {"engines": engines}
+        document["obstacles"] = list(found.obstacles)
+    reasons = {name: [*own, *found.obstacles, *found.others] for name, own in found.engines.items()}
+    texts = {name: {"source": source} for name, source in sources.items()}
+    return document | {"engines": {name: {"serves": not told, "reasons": told} | texts.get(name, {}) for name, told in reasons.items()}}
 
 
-def _print(name: str, dtype: str, found: Compiled | tuple[str, ...], verdicts: list[Verdict], *, show: bool) -> None:
+def _print(found: Explanation, sources: dict[str, str], asked: list[tuple[str, Engine]], *, show: bool) -> None:
     console = Console()
-    if isinstance(found, Compiled):
-        counts = f"{len(found.program.value.operations)} operations on {len(found.program.kinds)} operands"
-        console.print(f"The step of {name} compiles in {dtype}: {counts}.", markup=False, highlight=False)
-    else:
-        console.print(f"The step of {name} cannot be compiled:", markup=False, highlight=False)
-        for obstacle in found:
-            console.print(f"- {obstacle}", markup=False, highlight=False)
+    console.print(found.summary, markup=False, highlight=False, soft_wrap=True)
     table = titled_table("Engines", "engine", "verdict")
-    for one in verdicts:
-        table.add_row(one.engine, escape("\n".join(one.obstacles) or "can serve"))
+    for name, verdict in found.verdicts.items():
+        table.add_row(name, escape(verdict))
     console.print(table)
-    if show and isinstance(found, Compiled):
-        _show(console, "program", str(found.program), "text")
-        for one in verdicts:
-            if one.source is not None:
-                _show(console, one.engine, one.source, one.language)
+    if show and found.compiled is not None:
+        _show(console, "program", found.listing, "text")
+        for name, engine in asked:
+            if name in sources:
+                _show(console, name, sources[name], engine.language)
 
 
 def _show(console: Console, title: str, text: str, language: str) -> None:

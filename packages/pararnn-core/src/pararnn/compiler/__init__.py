@@ -16,7 +16,32 @@ Where is what:
 - From a program to a result. `posed`: the step in a request; `serving`: obstacles, the error, the trial of an engine; `solving`: gradients and the
   choice of a plan, `repeating`: solves like one before; `columns`: operands side by side in one tensor; `record`: how it went, read when asked for;
   `ops`: the same in a graph of `torch.compile`; `stepping`: one step, for decoding.
+- What users are told. `explaining`: whether a cell compiles and why not, which `explain` and `pararnn compile` print; `wording`: operations in words.
 - `cache`: files that are kept on disk.
 - `gpu` and `native`: see their docstrings. In both `backend` is what the plugin registers, `engine` the entrance, `planning` chooses, `printer`
   prints expressions.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pararnn.compiler.explaining import Explanation
+
+
+def explain(cell: Any, x: Tensor) -> Explanation:
+    """Whether the step of `cell`, as it computes over inputs `x` `(batch, time, input)`, is made into kernels, and why not; to be printed.
+
+    `cell` may also be a layer around one cell. The step is traced; nothing is compiled or solved.
+
+    Raises:
+        CellError: there is no cell, or it does not follow the protocol.
+        ShapeError, DTypeError: `x` does not fit the cell.
+    """
+    # Not above: importing this package, which importing any module of it does, costs no other imports.
+    from pararnn.compiler.explaining import explained
+
+    return explained(cell, x)

@@ -56,9 +56,13 @@ class Axes:
             return None
         return tuple(names[size] for size in sizes)
 
+    def shown(self, shape: Sequence[int]) -> str:
+        """A shape for a reader, who never chose how many rows there are while tracing."""
+        sizes = ["rows" if size == self.rows else str(size) for size in shape]
+        return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+
     def __str__(self) -> str:
-        rows = f"{self.rows} is the number of rows"
-        return rows if self.channels == 1 else f"{rows} and {self.channels} is the number of channels"
+        return f"the state has {self.channels} channel{'' if self.channels == 1 else 's'}"
 
     def side_by_side(self, shape: Sequence[int], *, timed: bool) -> Tensor:
         """Labels of `(rows, *inner)`, or of `shape` as a whole, whose parts lie one behind the other."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -27,6 +28,11 @@ class Kind(enum.Enum):
 
     SCALAR = "s"
     """One number: a leaf or parameter with a single element, `()` or `(1,)` or such."""
+
+    @property
+    def words(self) -> str:
+        """How many numbers there are, for a reader."""
+        return {"e": "a number for each step and channel", "t": "one for each step", "c": "one for each channel", "s": "one in all"}[self.value]
 
     @property
     def is_timed(self) -> bool:
@@ -98,6 +104,16 @@ class Program:
     def key(self) -> str:
         """A digest of the content: equal programs have equal keys, in every process."""
         return hashlib.sha256(str(self).encode()).hexdigest()[:16]
+
+    def listing(self, origins: Sequence[str]) -> str:
+        """The content for a reader: `origins` says of each tensor where it comes from, such as `drive` or `self.bias`."""
+        found = dict.fromkeys(self.tensors)
+        lines = [f"operands ({'; '.join(f'{kind.name.lower()}: {kind.words}' for kind in found)})" if found else "no operands"]
+        names = iter(self.operands)
+        for kind, count, origin in zip(self.tensors, self.parts or [1] * len(self.kinds), origins, strict=True):
+            several = f", which holds {count} numbers for each channel" if count > 1 else ""
+            lines.append(f"    {', '.join(itertools.islice(names, count))}: {kind.name.lower()} of {origin}{several}")
+        return "\n".join((*lines, f"value {self.value}", f"advance {self.advance}", f"pull {self.pull}"))
 
     def __hash__(self) -> int:
         # Programs are keys of what is made from them, at every solve.

@@ -23,6 +23,7 @@ from pararnn.compiler.standing import Parts, Standing
 from pararnn.compiler.storages import keeps_all, shares, short, tensors_in, the_number
 from pararnn.compiler.vocabulary import FILLED, FILLED_WITH, KNOWN, MIXES, MOVES, PARTS, READS, RESHAPES, is_random
 from pararnn.compiler.wide import Wide
+from pararnn.compiler.wording import called, tensor_called
 
 
 class Recorder(TorchDispatchMode):
@@ -56,8 +57,8 @@ class Recorder(TorchDispatchMode):
             return self.wide.number(value)
         if found is None:
             self.refuse(
-                f"the step reads a tensor of shape {tuple(value.shape)}{self.where()} that is neither drive nor found by name as a parameter, "
-                "buffer or attribute of the cell; pass it in the drive or register it as a buffer"
+                f"the step reads a tensor of shape {self.axes.shown(value.shape)}{self.where()} that is neither drive nor found by name as a "
+                "parameter, buffer or attribute of the cell; pass it in the drive or register it as a buffer"
             )
         return found or BROKEN
 
@@ -90,7 +91,7 @@ class Recorder(TorchDispatchMode):
             return result
         number = BROKEN if is_wide else lifted or self._lowered(func, plain, args, kwargs, result)
         if in_place and (named := self.standing.name_of(args[0])) is not None:
-            self.refuse(f"the step writes into its {named} in place{self.where()}; it must be a pure function")
+            self.refuse(f"the step writes into its {tensor_called(named)} in place{self.where()}; it must be a pure function")
         if not is_wide and (plain in ("detach", "alias") or not shares(result, args) or in_place or lifted):
             self.standing.put(result, number)
         return result
@@ -159,8 +160,7 @@ class Recorder(TorchDispatchMode):
         if not self.computes(func, args, result):
             return False
         if self.axes.of(result.shape) is None and not self.standing.is_broken(args):
-            shape = tuple(result.shape)
-            self.refuse(f"{func} makes shape {shape}{self.where()}, where {self.axes}: it combines channels with others")
+            self.refuse(f"{called(func)} makes shape {self.axes.shown(result.shape)}{self.where()}, where {self.axes}: it mixes channels")
         return self.axes.of(result.shape) is not None
 
     def computes(self, func: Any, args: Sequence[Any], result: Tensor) -> bool:
@@ -170,11 +170,11 @@ class Recorder(TorchDispatchMode):
         is_exact = result.dtype == torch.int64 and self.standing.is_constant(tensors) and not func._schema.name.startswith("aten::bitwise")
         if result.dtype not in (self.dtype, torch.bool) and not is_exact:
             if not self.standing.is_broken(args):
-                self.refuse(f"{func} computes in {short(result.dtype)}, the states are {short(self.dtype)}{self.where()}")
+                self.refuse(f"{called(func)} computes in {short(result.dtype)}, the states are {short(self.dtype)}{self.where()}")
             return self.standing.is_broken(args)
         whole = [tensor for tensor in tensors if not tensor.is_floating_point() and tensor.dtype != torch.bool]
         if whole and len(whole) == len(tensors) and not self.standing.is_constant(tensors):
-            self.refuse(f"{func} computes with integers{self.where()}; convert them to the dtype of the states in drive")
+            self.refuse(f"{called(func)} computes with integers{self.where()}; convert them to the dtype of the states in drive")
         return True
 
     def _viewed(self, func: Any, plain: str, source: Tensor | float, result: Tensor) -> Number:
@@ -185,7 +185,8 @@ class Recorder(TorchDispatchMode):
         kept = before is not None and after is not None and (plain in MOVES or before == after)
         grown = not number.summed or set(before or ()) == set(after or ())
         if not (kept and grown) and not (number.value is None or number.is_constant):
-            self.refuse(f"{func} rearranges {tuple(source.shape)} to {tuple(result.shape)}{self.where()}, where {self.axes}: channels mix")
+            shapes = f"{self.axes.shown(source.shape)} to {self.axes.shown(result.shape)}"
+            self.refuse(f"{called(func)} rearranges {shapes}{self.where()}, where {self.axes}: channels mix")
             return BROKEN
         return self.converted(number, source, result) if plain == "_to_copy" else number
 
@@ -211,7 +212,7 @@ class Recorder(TorchDispatchMode):
     def sum_over(self, func: Any, number: Number, gone: frozenset[str]) -> Number:
         """The sum of a number over rows or channels, which are left to be summed over."""
         what = " and ".join(sorted(gone)).replace("rows", "sequences")
-        origin = f"{func} mixes {what}{self.where()}: every channel of every sequence is computed on its own"
+        origin = f"{called(func)} mixes {what}{self.where()}: every channel of every sequence is computed on its own"
         return replace(number, axes=number.axes - gone, summed=number.summed | gone, origin=number.origin or origin)
 
     def _read(self, args: tuple[Any, ...]) -> Any:
@@ -240,7 +241,7 @@ class Recorder(TorchDispatchMode):
             what = "takes a part of the channels"
         else:
             what = "has no counterpart among the pointwise operations that can be compiled"
-        self.refuse(f"{func} {what}{self.where()}")
+        self.refuse(f"{called(func)} {what}{self.where()}")
         return BROKEN
 
     def where(self) -> str:

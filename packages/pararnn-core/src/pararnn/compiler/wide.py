@@ -16,6 +16,7 @@ from pararnn.compiler.numbers import BROKEN, Number, constant
 from pararnn.compiler.standing import Parts
 from pararnn.compiler.storages import shares, tensors_in
 from pararnn.compiler.vocabulary import FILLED, JOINS, MOVES, PARTS, PUTS, RESHAPES
+from pararnn.compiler.wording import called
 
 if TYPE_CHECKING:
     from pararnn.compiler.recording import Recorder
@@ -38,7 +39,7 @@ class Wide:
         """What a view that holds one number a channel stands for."""
         found = self._number_of(tensor)
         if found is None:
-            self._recorder.refuse(f"a tensor of shape {tuple(tensor.shape)} with several numbers a channel stands where one is wanted")
+            self._recorder.refuse(f"a tensor of shape {self._axes.shown(tensor.shape)} with several numbers a channel stands where one is wanted")
         return BROKEN if found is None else found
 
     def _number_of(self, tensor: Tensor) -> Number | None:
@@ -78,9 +79,8 @@ class Wide:
                 if found is not None:
                     self._note(args[0], result, found, in_place=in_place)
         except MixedError as error:
-            told = f"makes shape {tuple(result.shape)}" if isinstance(result, Tensor) else "takes parts"
-            said = f"{func} {told}{self._recorder.where()}, where {self._axes}: it combines channels with others"
-            self._recorder.refuse(str(error) or said)
+            told = f"makes shape {self._axes.shown(result.shape)}" if isinstance(result, Tensor) else "takes parts"
+            self._recorder.refuse(str(error) or f"{called(func)} {told}{self._recorder.where()}, where {self._axes}: it mixes channels")
             for tensor in tensors_in((result,)):
                 self._standing.put(tensor, BROKEN)
 
@@ -120,7 +120,8 @@ class Wide:
             self._hold(source, before)
         for tensor in tensors_in((result,)):
             shared = shares(tensor, (source,))
-            cut = f"{func} takes {tuple(tensor.shape)} of {tuple(source.shape)}{self._recorder.where()}, where {self._axes}: {CUT}"
+            taken = f"takes {self._axes.shown(tensor.shape)} of {self._axes.shown(source.shape)}"
+            cut = f"{called(func)} {taken}{self._recorder.where()}, where {self._axes}: {CUT}"
             labels = self._settled(self._of(tensor).labels if shared else before.labels.reshape(*tensor.shape, 3), before.numbers, cut)
             if not shared:
                 numbers = before.numbers

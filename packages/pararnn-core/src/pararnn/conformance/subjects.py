@@ -15,7 +15,8 @@ from pararnn.conformance.backends import backend_checks
 from pararnn.conformance.cells import cell_checks
 from pararnn.conformance.report import BoundCheck, CheckResult, ConformanceReport, run_checks
 from pararnn.conformance.structures import structure_checks
-from pararnn.errors import ConformanceError, UnknownNameError, sentence
+from pararnn.errors import ConformanceError, UnknownNameError
+from pararnn.examples import build_example
 from pararnn.provenance import Entry, Provenance
 from pararnn.registry import installed
 from pararnn.specs import BackendSpec, CellSpec, StructureSpec
@@ -77,11 +78,11 @@ def subjects_named(name: str) -> tuple[Subject, ...]:
         found.append(Subject(label=name, entry=registry.backends(op)[backend]))
     if not found:
         known = [subject.label for subject in _all()]
-        close = difflib.get_close_matches(name, known, n=3) or known
+        close = difflib.get_close_matches(name, known, n=3)
+        steps = ["give a cell, a structure, a backend as op:name, or all", f"close: {', '.join(map(repr, close))}" if close else ""]
+        steps += [registry.unusable(), "`pararnn plugins` lists what is installed"]
         raise UnknownNameError(
-            f"nothing installed is verified under the name {name!r}; give a cell, a structure, a backend as op:name, or all: {', '.join(close)}",
-            name=name,
-            known=known,
+            f"nothing installed is verified under the name {name!r}; {'; '.join(step for step in steps if step)}", name=name, known=known
         )
     return tuple(found)
 
@@ -124,13 +125,7 @@ def _all() -> Iterator[Subject]:
 
 
 def _example(entry: Entry[CellSpec], seed: int) -> tuple[Any, Any]:
-    try:
-        cell, x = entry.resolve(entry.spec.example)(ROWS, TIME, seed=seed)
-    except (TypeError, ValueError) as error:
-        raise ConformanceError(
-            f"the example {entry.spec.example} fails ({sentence(error)}); it takes (batch, length, *, seed) and gives (cell, x)"
-        ) from error
-    return cell, x
+    return build_example(entry, ROWS, TIME, seed=seed)
 
 
 def _on_cell(entry: Entry[Any], seed: int, check: Callable[[Any, Tensor], str | None]) -> str | None:
