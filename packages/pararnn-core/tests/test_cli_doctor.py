@@ -181,3 +181,74 @@ def test_outcomes_that_cannot_be_kept_are_an_error_with_a_remedy(candidate, tria
     result = doctor(registry_of(candidate, trial("good")))
     assert result.exit_code == 1
     assert "XDG_CACHE_HOME" in result.stderr
+
+
+@pytest.fixture
+def eighty(monkeypatch):
+    """A terminal of the usual width."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def compilers(folder, monkeypatch, **variables):
+    """A machine where the variables are these, and PATH has a compiler named gcc."""
+    from pararnn.compiler.native import toolchain
+
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(toolchain, "compiler", lambda: toolchain.Compiler((str(variables.get("CC", "gcc")),), "gcc 12.2.0\nCopyright", ()))
+
+
+def test_the_c_compiler_is_shown_with_its_version_and_how_it_was_found(candidate, monkeypatch, tmp_path):
+    compilers(tmp_path, monkeypatch)
+    found = json.loads(doctor(registry_of(candidate), "--quick", "--json").stdout)["environment"]["C compiler"]
+    assert found.endswith("found on PATH as gcc, since CC and CXX are not set: gcc 12.2.0")
+
+
+def test_the_c_compiler_is_shown_with_the_variable_that_names_it(candidate, monkeypatch, tmp_path):
+    compilers(tmp_path, monkeypatch, CC="/opt/my-cc")
+    found = json.loads(doctor(registry_of(candidate), "--quick", "--json").stdout)["environment"]["C compiler"]
+    assert found == "/opt/my-cc, named by CC: gcc 12.2.0"
+
+
+def test_a_variable_that_was_passed_over_is_told(candidate, monkeypatch, tmp_path):
+    compilers(tmp_path, monkeypatch, CXX="nonsense")
+    found = json.loads(doctor(registry_of(candidate), "--quick", "--json").stdout)["environment"]["C compiler"]
+    assert "found on PATH as gcc, since CXX=nonsense does not work" in found
+
+
+def test_without_a_c_compiler_the_reason_is_shown_and_the_verdict_says_what_follows(candidate, monkeypatch):
+    from pararnn.compiler.native import toolchain
+
+    monkeypatch.setattr(toolchain, "compiler", lambda: None)
+    monkeypatch.setattr(toolchain, "reasons", lambda: ("no C compiler works here; install gcc",))
+    document = json.loads(doctor(registry_of(candidate), "--quick", "--json").stdout)
+    assert document["environment"]["C compiler"] == "none: no C compiler works here; install gcc"
+    assert "run in plain PyTorch on the CPU, for want of a C compiler." in document["verdict"]
+
+
+def test_the_last_line_is_a_verdict_in_one_sentence(candidate, trial):
+    lines = " ".join(doctor(registry_of(candidate, trial("good"), trial("missing"))).stdout.split())
+    assert "pararnn is well: 1 of 2 backends work on this machine, and steps of cells" in lines
+    assert lines.endswith(".")
+
+
+def test_the_verdict_counts_what_needs_repair(candidate, trial):
+    assert "pararnn needs repair (1 backend crashed): 0 of 1 backends work" in " ".join(doctor(registry_of(candidate, trial("dies"))).stdout.split())
+
+
+def test_a_reason_that_holds_for_several_is_said_once(candidate, trial):
+    registry = registry_of(candidate, *(trial("missing", op=f"toy/{letter}") for letter in "abc"), trial("good", op="toy/a"))
+    shown = " ".join(doctor(registry).stdout.split())
+    assert shown.count("no gpu here; no nvcc either") == 1
+    assert "- missing for toy/a, toy/b, toy/c: no gpu here" in shown
+
+
+def test_names_are_whole_at_eighty_columns(candidate, trial, eighty):
+    op, distribution = "family/operation_with_a_name", "distribution-name"
+    made = candidate("extension", distribution=distribution, pararnn_register_backends=[trial("aborts_at_exit", op=op), trial("good", op=op)])
+    shown = doctor(Registry.of([made], environ={})).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    for name in (op, distribution, "aborts_at_exit", "crashed", "extension"):
+        assert name in shown

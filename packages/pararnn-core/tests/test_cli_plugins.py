@@ -160,3 +160,13 @@ def test_version_is_that_of_the_core():
     import pararnn
 
     assert CliRunner().invoke(main, ["--version"]).stdout == f"pararnn, version {pararnn.__version__}\n"
+
+
+def test_names_are_whole_at_eighty_columns(run, candidate, backend, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"kernel_{number}" for number in range(9)]
+    made = candidate(distribution="distribution-name", pararnn_register_backends=[backend(name, op="family/operation_name") for name in names])
+    shown = run("plugins", candidates=[made]).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    for name in names:
+        assert f"family/operation_name={name}" in shown

@@ -104,8 +104,36 @@ def test_an_unknown_name_is_a_sentence_with_those_that_are_close_and_status_2(ve
     assert "ToyCell" in result.stderr
 
 
+def test_a_name_like_no_other_brings_no_list_of_names(verify):
+    result = verify("Xyzzy")
+    assert result.exit_code == 2
+    assert "pararnn plugins" in result.stderr
+    assert "ToyCell" not in result.stderr
+
+
 def test_all_means_every_cell_structure_and_backend(verify, monkeypatch):
     monkeypatch.setattr("pararnn.conformance.subjects.Subject.checks", lambda self, seed=0: {})
     document = json.loads(verify("all", "--json").stdout)
     subjects = [report["subject"].split(" of ")[0] for report in document["reports"]]
     assert {"cell ToyCell", "structure dense", "backend solve:torch"} <= set(subjects)
+
+
+def test_one_cause_is_printed_once_in_full_width(verify, objects):
+    def example(batch, length, *, seed):
+        raise ValueError("no samples today")
+
+    objects.flipped_example = example
+    result = verify("FlippedCell")
+    assert result.exit_code == 1
+    shown = " ".join(result.stdout.split())
+    assert shown.count("no samples today") == 1
+    assert "1 failed" in shown
+    assert shown.count("the check 'example' failed") == 1
+    assert "not run: protocol, step_broadcasts, " in shown
+
+
+def test_names_of_checks_are_whole_at_eighty_columns(verify, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = verify("ToyCell").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "drive_takes_one_sample_at_a_time" in shown

@@ -68,3 +68,10 @@ def test_a_check_that_fails_is_a_test_that_fails_with_its_message(pytester):
 def test_an_example_of_another_dtype_is_a_test_that_fails(pytester):
     result = run(pytester, toy_cells=CELLS.replace("generator=generator, dtype=torch.float64", "generator=generator"))
     result.stdout.fnmatch_lines(["*ConformanceError: x of the example is torch.float32*"])
+
+
+def test_when_the_example_fails_only_its_own_test_does(pytester):
+    result = run(pytester, toy_cells=CELLS.replace("return Toy(), torch", "return Nobody(), torch"))
+    (failed,) = (line for line in result.outlines if line.startswith("FAILED"))
+    assert "Toy-example" in failed
+    result.stdout.fnmatch_lines(["SKIPPED*the check 'example' failed, and the others run on the example"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pararnn.errors import ConfigError, InputError
+from pararnn.errors import BackendError, ConfigError, InputError
 from pararnn_nanode.fields.base import paths_of
 from pararnn_nanode.fields.layer import LayerField
 from pararnn_nanode.paths.base import WeightPath
@@ -36,6 +36,7 @@ def plot_weights(source: nn.Module, *, times: int = 200, entries: int = 10, axes
 
     Raises:
         ConfigError: `source` holds no path, or as many axes as paths were not given.
+        BackendError: matplotlib is not installed, and no axes were given.
     """
     paths = [(_symbol(source, name), path) for name, path in paths_of(source)]
     if not paths:
@@ -65,6 +66,7 @@ def plot_path(solution: Solution, *, sample: int = 0, entries: int = 10, axes: A
 
     Raises:
         InputError: `solution` holds one time only, or no such sample.
+        BackendError: matplotlib is not installed, and no axes were given.
     """
     states, t = solution.x.detach(), solution.t.detach()
     if len(states) < 2:
@@ -118,7 +120,9 @@ def _draw(on: Axes, t: Tensor, values: Tensor, name: str, *, entries: int, legen
 
 
 def _new_axes(count: int) -> list[Axes]:
-    from matplotlib import pyplot
-
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise BackendError(f"matplotlib cannot be imported ({error}); pip install 'pararnn-nanode[plot]'") from error
     _, axes = pyplot.subplots(count, 1, sharex=True, squeeze=False, figsize=(7, 2.5 * count), layout="constrained")
     return [row[0] for row in axes]

@@ -1,9 +1,11 @@
 """What is drawn: the numbers of the lines, not the look of them."""
 
+import sys
+
 import pytest
 import torch
 
-from pararnn.errors import ConfigError, InputError
+from pararnn.errors import BackendError, ConfigError, InputError
 from pararnn_nanode import NANODE, BucketPath, CallableField, ConstantPath, DenseField, PolyPath, TrigPath, plot_path, plot_weights
 
 
@@ -106,3 +108,9 @@ def test_states_with_gradients_are_drawn():
 def test_one_time_is_no_path():
     with pytest.raises(InputError, match="output='path'"):
         plot_path(NANODE(lambda t, x: -x).solve(torch.ones(2)))
+
+
+def test_without_matplotlib_the_error_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(BackendError, match=r"matplotlib cannot be imported .*; pip install 'pararnn-nanode\[plot\]'"):
+        plot_weights(ConstantPath((2, 2)))

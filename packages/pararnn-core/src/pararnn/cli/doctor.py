@@ -14,22 +14,19 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from pararnn import findings
+from pararnn.cli.c_compiler import compiler_found
+from pararnn.cli.doctor_report import Backends, Choices, Diagnosis, chosen, show, verdict
 from pararnn.cli.environment import devices, environment
-from pararnn.cli.plugins import as_json, plugin_table, titled_table
-from pararnn.distributions import CORE, import_name_rivals
-from pararnn.findings import Finding, Outcome
-from pararnn.plugins import PluginState
+from pararnn.cli.plugins import as_json
+from pararnn.distributions import import_name_rivals
+from pararnn.findings import Finding
 from pararnn.probing import probe
 from pararnn.provenance import Entry
 from pararnn.registry import Registry, installed
 from pararnn.selection import Considered, Request, clear_cache, consider
 from pararnn.specs import BackendSpec
-
-COLOURS = {Outcome.OK: "green", Outcome.UNAVAILABLE: "dim", Outcome.FAILED: "yellow", Outcome.CRASHED: "red"}
-Backends = tuple[Entry[BackendSpec], ...]
 
 
 @click.command()
@@ -38,36 +35,32 @@ Backends = tuple[Entry[BackendSpec], ...]
 @click.option("--timeout", default=180.0, show_default=True, help="Seconds that one backend may take.")
 @click.pass_context
 def doctor(ctx: click.Context, json_only: bool, quick: bool, timeout: float) -> None:
-    """Try every backend on this machine, each in a child process."""
+    """Try every backend on this machine, each in a child process.
+
+    Takes a minute or so, more where kernels are compiled for the first time; --quick takes seconds.
+    """
     errors = Console(stderr=True)
     registry = installed()
     backends = tuple(entry for op in registry.backend_ops for entry in registry.backends(op).values())
     if not quick:
         _keep(_try_all(backends, timeout=timeout, console=errors, silent=json_only), errors)
     clear_cache(registry)
-    outcomes = {entry: finding for entry in backends if (finding := findings.read().get(findings.key(entry)))}
-    facts = environment()
-    choices = _choices(registry, devices(facts))
-    rivals = import_name_rivals()
-    broken = [record for record in registry.plugins if record.state is PluginState.BROKEN]
-    crashed = [entry for entry, finding in outcomes.items() if finding.outcome is Outcome.CRASHED]
+    works, compiler = compiler_found()
+    facts = environment() | {"C compiler": compiler}
+    diagnosis = Diagnosis(
+        facts=facts,
+        plugins=tuple(registry.plugins),
+        backends=backends,
+        outcomes={entry: finding for entry in backends if (finding := findings.read().get(findings.key(entry)))},
+        choices=_choices(registry, devices(facts)),
+        rivals=import_name_rivals(),
+        compiles=works,
+    )
     if json_only:
-        document = {
-            "environment": facts,
-            "plugins": [as_json(record) for record in registry.plugins],
-            "backends": [_backend_json(entry, outcomes.get(entry)) for entry in backends],
-            "selection": [_choice_json(request, considered) for request, considered in choices],
-            "import_name_rivals": list(rivals),
-            "healthy": not (broken or crashed or rivals),
-        }
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json.dumps(_document(diagnosis), indent=2))
     else:
-        console = Console()
-        for table in (_environment_table(facts), plugin_table(registry.plugins), _backend_table(backends, outcomes), _choice_table(choices)):
-            console.print(table, "")
-        for advice in _advice(rivals, len(broken), crashed):
-            console.print(advice, style="bold", markup=False, highlight=False)
-    ctx.exit(1 if broken or crashed else 0)
+        show(diagnosis, Console())
+    ctx.exit(1 if diagnosis.broken or diagnosis.crashed else 0)
 
 
 def _try_all(backends: Backends, *, timeout: float, console: Console, silent: bool) -> dict[str, Finding]:
@@ -96,7 +89,7 @@ def _keep(found: dict[str, Finding], console: Console) -> None:
         ) from error
 
 
-def _choices(registry: Registry, device_types: Iterable[str]) -> list[tuple[Request, tuple[Considered, ...]]]:
+def _choices(registry: Registry, device_types: Iterable[str]) -> Choices:
     """For each operation and device a small request, with what `auto` considers for it."""
     requests = [_request(registry, op, device) for op in registry.backend_ops for device in device_types]
     return [(request, consider(registry.backends(request.op), request)) for request in requests]
@@ -116,8 +109,16 @@ def _request(registry: Registry, op: str, device: str) -> Request:
     return Request.of(op, device=device, dtype=dtype, needs_grad=True, rows=2, time=64, state=4)
 
 
-def _chosen(considered: tuple[Considered, ...]) -> str | None:
-    return next((one.label for one in considered if not one.reasons), None)
+def _document(diagnosis: Diagnosis) -> dict[str, object]:
+    return {
+        "environment": dict(diagnosis.facts),
+        "plugins": [as_json(record) for record in diagnosis.plugins],
+        "backends": [_backend_json(entry, diagnosis.outcomes.get(entry)) for entry in diagnosis.backends],
+        "selection": [_choice_json(request, considered) for request, considered in diagnosis.choices],
+        "import_name_rivals": list(diagnosis.rivals),
+        "healthy": diagnosis.is_healthy,
+        "verdict": verdict(diagnosis),
+    }
 
 
 def _backend_json(entry: Entry[BackendSpec], finding: Finding | None) -> dict[str, object]:
@@ -128,44 +129,4 @@ def _backend_json(entry: Entry[BackendSpec], finding: Finding | None) -> dict[st
 def _choice_json(request: Request, considered: tuple[Considered, ...]) -> dict[str, object]:
     candidates = [{"backend": one.label, "priority": one.backend.spec.priority, "reasons": list(one.reasons)} for one in considered]
     asked = {"op": request.op, "device": request.device, "dtype": request.dtype, "request": str(request)}
-    return asked | {"chosen": _chosen(considered), "candidates": candidates}
-
-
-def _environment_table(facts: dict[str, str]) -> Table:
-    table = titled_table("Environment", "what", "found")
-    for label, text in facts.items():
-        table.add_row(label, escape(text))
-    return table
-
-
-def _backend_table(backends: Backends, outcomes: dict[Entry[BackendSpec], Finding]) -> Table:
-    table = titled_table("Backends, tried in child processes", "operation", "backend", "from", "outcome", "seconds", "detail")
-    for entry in backends:
-        finding = outcomes.get(entry)
-        if finding is None:
-            result = ("not tried", "", "")
-        else:
-            result = (f"[{COLOURS[finding.outcome]}]{finding.outcome}[/]", f"{finding.seconds:.1f}", escape(finding.detail))
-        table.add_row(escape(entry.spec.op), escape(entry.name), escape(str(entry.provenance)), *result)
-    return table
-
-
-def _choice_table(choices: list[tuple[Request, tuple[Considered, ...]]]) -> Table:
-    title = "What 'auto' takes for a small request with gradient"
-    table = titled_table(title, "operation", "device", "dtype", "auto takes", "why not the others")
-    for request, considered in choices:
-        reasons = "\n".join(f"{one.label}: {reason}" for one in considered for reason in one.reasons)
-        table.add_row(escape(request.op), request.device, escape(request.dtype), escape(_chosen(considered) or "nothing"), escape(reasons))
-    return table
-
-
-def _advice(rivals: tuple[str, ...], broken: int, crashed: list[Entry[BackendSpec]]) -> Iterable[str]:
-    if rivals:
-        yield (
-            f"{' and '.join(rivals)} installs a package named pararnn too, and the two overwrite each other's files: "
-            f"pip uninstall {' '.join(rivals)}, then pip install --force-reinstall --no-deps {CORE}."
-        )
-    if broken:
-        yield f"{broken} broken plugin(s): the table of plugins has the cause; PARARNN_STRICT=1 shows the traceback in Python."
-    for entry in crashed:
-        yield f"{entry.qualified_name} crashed for {entry.spec.op}: 'auto' avoids it; after a repair run `pararnn doctor` again."
+    return asked | {"chosen": chosen(considered), "candidates": candidates}

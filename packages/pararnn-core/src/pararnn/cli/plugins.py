@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import click
 from rich.console import Console
@@ -47,22 +47,22 @@ def as_json(record: PluginRecord) -> dict[str, object]:
     }
 
 
-def titled_table(title: str, *columns: str) -> Table:
-    """An empty table whose cells fold instead of losing their ends."""
+def titled_table(title: str, *columns: str, whole: Collection[str] = ()) -> Table:
+    """An empty table whose cells fold instead of losing their ends; columns named in `whole` hold names and leave it to the others to be narrow."""
     table = Table(title=title, title_justify="left")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
     return table
 
 
 def plugin_table(records: Iterable[PluginRecord]) -> Table:
     """The plugins as a table, one row each."""
-    table = titled_table("Plugins", "plugin", "distribution", "version", "state", "offers", "detail")
+    table = titled_table("Plugins", "plugin", "state", "offers", whole=("plugin", "state"))
     for record in records:
-        lines = "\n".join(f"[bold]{kind}[/bold] {escape(', '.join(names))}" for kind, names in offers(record).items())
+        lines = [f"[bold]{kind}[/bold] {escape(', '.join(names))}" for kind, names in offers(record).items()]
+        lines += [escape(record.detail)] if record.detail else []
         state = f"[{COLOURS[record.state]}]{record.state}[/]"
-        provenance = record.provenance
-        table.add_row(escape(record.name), escape(provenance.distribution), escape(provenance.version), state, lines, escape(record.detail))
+        table.add_row(f"[bold]{escape(record.name)}[/bold]\n{escape(str(record.provenance))}", state, "\n".join(lines))
     return table
 
 

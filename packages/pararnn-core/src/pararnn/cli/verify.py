@@ -11,13 +11,12 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from pararnn.cli.plugins import titled_table
 from pararnn.conformance.report import CheckResult, ConformanceReport, Verdict
 from pararnn.conformance.subjects import Subject, subjects_named
 
-COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.NOT_APPLICABLE: "dim"}
+COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.NOT_APPLICABLE: "dim", Verdict.NOT_RUN: "yellow"}
 
 
 @click.command()
@@ -38,7 +37,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], json_only: bool, seed: in
     else:
         console = Console()
         for report in reports:
-            console.print(_table(report), "")
+            _show(report, console)
         console.print(_verdict(reports), style="bold", markup=False, highlight=False)
     ctx.exit(0 if ok else 1)
 
@@ -58,12 +57,27 @@ def _run(subjects: tuple[Subject, ...], *, seed: int, silent: bool) -> list[Conf
     return reports
 
 
-def _table(report: ConformanceReport) -> Table:
-    table = titled_table(escape(f"{report.subject}: {report.summary()}"), "check", "verdict", "seconds", "why")
+def _show(report: ConformanceReport, console: Console) -> None:
+    """A table of verdicts, and below it every cause once, in full width."""
+    columns = ("check", "verdict", "seconds")
+    table = titled_table(escape(f"{report.subject}: {report.summary()}"), *columns, whole=columns)
     for result in report.results:
-        verdict = f"[{COLOURS[result.verdict]}]{result.verdict}[/]"
-        table.add_row(escape(result.check), verdict, f"{result.seconds:.1f}", escape(result.detail))
-    return table
+        table.add_row(escape(result.check), f"[{COLOURS[result.verdict]}]{result.verdict}[/]", f"{result.seconds:.1f}")
+    console.print(table)
+    if told := report.told():
+        console.print(told, style="red", markup=False, highlight=False)
+    for (verdict, reason), checks in _idle(report).items():
+        console.print(f"  {verdict}: {', '.join(checks)} ({reason})", style=COLOURS[verdict], markup=False, highlight=False)
+    console.print()
+
+
+def _idle(report: ConformanceReport) -> dict[tuple[Verdict, str], list[str]]:
+    """The checks that found nothing to check, or were not run, by why."""
+    idle: dict[tuple[Verdict, str], list[str]] = {}
+    for result in report.results:
+        if result.verdict in (Verdict.NOT_APPLICABLE, Verdict.NOT_RUN):
+            idle.setdefault((result.verdict, result.detail), []).append(result.check)
+    return idle
 
 
 def _verdict(reports: list[ConformanceReport]) -> str:

@@ -35,7 +35,7 @@ PUBLIC = {
     "tolerance": "tolerances",
     "TOLERANCES": "tolerances",
 }
-CELL_MODULES = ("cell_steps", "cell_drives", "cell_claims", "cell_solves", "cell_modules")
+CELL_MODULES = ("cell_steps", "cell_drives", "cell_claims", "cell_solves", "cell_engines", "cell_modules")
 CHECK_MODULES = (*CELL_MODULES, "laws", "structures", "backends", "op_backends", "solve_backends")
 
 __all__ = list(PUBLIC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from pararnn.solver import drive as drives
 
 BATCH, TIME = 2, 9
 MEMBERS = 3
+# Sentences in which torch asks to be told of an error: here it is the cell that has to change.
+REQUEST = re.compile(r"file an? (issue|bug)|file us an? |shout over|github\.com/pytorch", re.IGNORECASE)
 
 
 def check_step_gradients(cell: Any, x: Tensor) -> None:
@@ -111,7 +114,7 @@ def check_ensembles(cell: Any, x: Tensor) -> str | None:
             found = vmap(lambda *state: functional_call(base, state, (x,)))(*weights)
         except Exception as error:
             raise ConformanceError(
-                f"the cell fails under torch.func.vmap over its weights ({sentence(error)}); use no in-place writes, .item() or branches on values"
+                f"the cell fails under torch.func.vmap over its weights ({_told(error)}); use no in-place writes, .item() or branches on values"
             ) from error
     if (how := difference(found, expected)) is not None:
         raise ConformanceError(
@@ -141,12 +144,21 @@ def check_single_samples(cell: Any, x: Tensor) -> str | None:
             found = vmap(grad(loss), in_dims=(None, 0))(weights, x)
         except Exception as error:
             raise ConformanceError(
-                f"the cell fails under torch.func.vmap over sequences ({sentence(error)}); use no in-place writes, .item() or branches on values"
+                f"the cell fails under torch.func.vmap over sequences ({_told(error)}); use no in-place writes, .item() or branches on values"
             ) from error
     for name in weights:
         if (how := difference(found[name], torch.stack([one[name] for one in expected]))) is not None:
             raise ConformanceError(f"the gradient of {name} for each sequence by torch.func.vmap and for each alone differ {how}")
     return None
+
+
+def _told(error: BaseException) -> str:
+    """What an error under `vmap` says: the words of `vmap` itself where another error holds them, without requests to report it to torch."""
+    cause: BaseException | None = error
+    while cause is not None and not str(cause).startswith("vmap:"):
+        cause = cause.__cause__
+    kept = [part for part in re.split(r"(?<=[.!?])\s+", sentence(cause or error)) if not REQUEST.search(part)]
+    return " ".join(kept).rstrip(".") or type(error).__name__
 
 
 def _pickled(cell: Any) -> Any:

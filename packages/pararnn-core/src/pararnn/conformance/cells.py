@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pararnn.conformance import cell_claims, cell_drives, cell_modules, cell_solves, cell_steps
+from pararnn.conformance import cell_claims, cell_drives, cell_engines, cell_modules, cell_solves, cell_steps
 from pararnn.conformance.report import CheckResult, ConformanceReport, run_checks
 from pararnn.conformance.samples import in_dtype
 
@@ -40,6 +40,7 @@ CHECKS: tuple[CellCheck, ...] = (
     cell_solves.check_stacking,
     cell_solves.check_long_sequences,
     cell_solves.check_float32,
+    cell_engines.check_compiled_equals_walk,
     cell_modules.check_copies,
     cell_modules.check_functional_call,
     cell_modules.check_ensembles,

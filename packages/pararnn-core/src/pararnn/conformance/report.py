@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import re
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,6 +18,10 @@ from pararnn.errors import ConformanceError, sentence
 
 # A check returns None, or a sentence that says why there is nothing to check.
 BoundCheck: TypeAlias = Callable[[], str | None]
+# The check of what the others run on, where a subject has one: when it fails, they would all tell the same.
+EXAMPLE = "example"
+NEEDS_EXAMPLE = f"the check {EXAMPLE!r} failed, and the others run on the example"
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
 
 
 class Verdict(enum.StrEnum):
@@ -24,6 +30,7 @@ class Verdict(enum.StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,14 @@ class ConformanceReport:
         """The message of every check that failed."""
         return {result.check: result.detail for result in self.results if result.verdict is Verdict.FAILED}
 
+    @property
+    def causes(self) -> dict[str, list[str]]:
+        """The first check that failed with each message, and those after it that failed with the same one; numbers may differ."""
+        alike: dict[str, list[str]] = {}
+        for check, detail in self.failures.items():
+            alike.setdefault(NUMBER.sub("0", detail), []).append(check)
+        return {first: others for first, *others in alike.values()}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         results = [asdict(result) | {"verdict": str(result.verdict)} for result in self.results]
@@ -76,20 +91,32 @@ class ConformanceReport:
         counts = {verdict: sum(result.verdict is verdict for result in self.results) for verdict in Verdict}
         return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
 
+    def told(self) -> str:
+        """Every failure, one cause once."""
+        lines = []
+        for check, others in self.causes.items():
+            lines.append(f"  {check}: {self.failures[check]}")
+            if others:
+                lines.append(f"    {len(others)} more failed with the same message, numbers aside: {', '.join(others)}")
+        return "\n".join(lines)
+
     def __str__(self) -> str:
-        return "\n".join((f"{self.subject}: {self.summary()}", *(f"  {check}: {detail}" for check, detail in self.failures.items())))
+        return "\n".join(filter(None, (f"{self.subject}: {self.summary()}", self.told())))
 
 
 def run_checks(
     subject: str, checks: Mapping[str, BoundCheck], *, seed: int = 0, on_result: Callable[[CheckResult], None] | None = None
 ) -> ConformanceReport:
-    """Run every check, whatever the others do, each from the same random state.
+    """Run every check, whatever the others do, each from the same random state; only without an example there is nothing to run them on.
 
     `on_result` is called with each result as soon as it is there, to show progress.
     """
-    results = []
+    results: list[CheckResult] = []
     for name, check in checks.items():
-        results.append(_run(name, check, seed))
+        if results and results[0].check == EXAMPLE and results[0].verdict is Verdict.FAILED:
+            results.append(CheckResult(check=name, verdict=Verdict.NOT_RUN, detail=NEEDS_EXAMPLE, seconds=0.0))
+        else:
+            results.append(_run(name, check, seed))
         if on_result is not None:
             on_result(results[-1])
     return ConformanceReport(subject=subject, results=tuple(results), seed=seed)
@@ -114,10 +141,19 @@ def seeded(check: BoundCheck, seed: int) -> str | None:
         return check()
 
 
-def _place(error: Exception) -> str:
-    """The line that raised `error`, in the code under test if it passed there."""
-    ours = (Path(__file__).parents[1], Path(torch.__file__).parent)
-    frames = traceback.extract_tb(error.__traceback__)
-    foreign = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(folder) for folder in ours)]
-    frame = (foreign or frames)[-1]
+def _place(error: BaseException) -> str:
+    """The line that raised `error` or its cause, in the code under test if it passed there."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    frames = [frame for one in chain for frame in traceback.extract_tb(one.__traceback__)]
+    frame = ([frame for frame in frames if _is_theirs(Path(frame.filename))] or frames)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"
+
+
+def _is_theirs(file: Path) -> bool:
+    """Whether `file` is neither of pararnn nor of torch nor of Python itself."""
+    library, installed = (Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib"))
+    if file.is_relative_to(library) and not file.is_relative_to(installed):
+        return False
+    return not any(file.is_relative_to(folder) for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
