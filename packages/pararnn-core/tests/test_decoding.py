@@ -237,6 +237,17 @@ def test_outputs_of_half_precision_have_the_dtype_of_the_inputs(dtype):
     torch.testing.assert_close(outputs, model(x))
 
 
+def test_a_model_that_left_half_precision_takes_and_gives_the_new_dtype():
+    model, x = ParaRNN(Carried(4, 5)).to(torch.bfloat16), inputs().float()
+    decoder = model.decoder(3)
+    decoder.step(x[:, 0].bfloat16())
+    model.float()
+    before = [state.clone() for state in decoder.states]
+    output = decoder.step(x[:, 1])
+    assert output.dtype == decoder.input.dtype == torch.float32
+    torch.testing.assert_close(output, model.step(x[:, 1], before)[0].detach())
+
+
 def test_under_autocast_it_steps_as_the_model_does():
     model, x = ParaRNN([MinGRU(4, 5, dtype=torch.float32), Tanh(5, dtype=torch.float32)]), inputs().float()
     decoder = model.decoder(3)

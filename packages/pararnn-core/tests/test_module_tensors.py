@@ -1,4 +1,4 @@
-"""Which replacements of a module's tensors are noticed, and that edits in place are none."""
+"""Which replacements of a module's tensors and inner modules are noticed, and that edits in place are none."""
 
 import pytest
 import torch
@@ -9,8 +9,9 @@ from pararnn.module_tensors import ModuleTensors
 
 
 def network():
-    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Module())
     net[0].register_parameter("extra", None)
+    net[2].inner = nn.Sigmoid()
     return net
 
 
@@ -44,8 +45,46 @@ def other_dtype(net):
     return "0.weight"
 
 
+def replace_module(net):
+    net[0] = nn.Linear(2, 3)
+    return "0"
+
+
+def replace_inner_module(net):
+    net[2].inner = nn.Tanh()
+    return "2.inner"
+
+
+def append_module(net):
+    net.append(nn.Tanh())
+    return "3"
+
+
+def remove_module(net):
+    del net[2]
+    return "2"
+
+
+def swap_modules(net):
+    net[0], net[2] = net[2], net[0]
+    return "0"
+
+
+def add_to_a_leaf(net):
+    net[0].norm = nn.Tanh()
+    return "0.norm"
+
+
 @pytest.mark.parametrize("change", [replace_parameter, replace_data, replace_buffer, fill_none, parametrise, other_dtype])
 def test_a_replaced_tensor_is_named(change):
+    net = network()
+    tensors = ModuleTensors(net)
+    name = change(net)
+    assert tensors.replaced() == name
+
+
+@pytest.mark.parametrize("change", [replace_module, replace_inner_module, append_module, remove_module, swap_modules, add_to_a_leaf])
+def test_a_replaced_module_is_named(change):
     net = network()
     tensors = ModuleTensors(net)
     name = change(net)
