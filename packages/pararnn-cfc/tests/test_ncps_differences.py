@@ -130,6 +130,18 @@ def test_negative_gaps_are_refused():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0], ids=str)
+@pytest.mark.parametrize("mode", ["default", "pure", "no_gate"])
+@torch.no_grad()
+def test_a_gap_that_is_no_length_of_time_is_found_in_a_graph_too_which_sees_no_values(mode, value):
+    _, ours = pair(3, 4, mode=mode)
+    graph, x, gaps = torch.compile(ours, backend="eager"), torch.randn(2, 6, 3), torch.rand(2, 6)
+    torch.testing.assert_close(graph(x, timespans=gaps)[0], ours(x, timespans=gaps)[0])
+    gaps[1, 4] = value
+    with pytest.raises(InputError, match=r"drive.s elapsed is not \(first at batch 1, step 4"):
+        graph(x, timespans=gaps)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0], ids=str)
 def test_a_gap_that_is_no_length_of_time_is_refused_with_its_place(value):
     gaps = torch.rand(2, 6)
     gaps[1, 4] = value

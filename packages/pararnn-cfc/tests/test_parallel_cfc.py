@@ -26,7 +26,8 @@ def samples(batch=2, length=64, d_in=5, *, dtype=torch.float64, seed=0, gap=None
 def formula(cell, x, state=None):
     """The recurrence as the module documentation writes it, step by step."""
     bound = float("inf") if cell.max_recurrent_norm is None else cell.max_recurrent_norm
-    u, v = (weight.clamp(-bound, bound) for weight in weights(cell))
+    # At the bound, where initial weights often are, a weight can be trained; the clamp of torch 2.13 passes that gradient, the one of 2.15 does not.
+    u, v = (torch.where(weight.abs() <= bound, weight, weight.clamp(-bound, bound)) for weight in weights(cell))
     rate, candidate = functional.linear(x[..., :-1], cell.W_x.weight, cell.W_x.bias).chunk(2, -1)
     h = torch.zeros(x.shape[0], cell.d_h, dtype=x.dtype) if state is None else state
     states = []

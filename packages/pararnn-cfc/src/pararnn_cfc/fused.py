@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,7 @@ from torch import Tensor
 from pararnn.compiler.gpu.backend import reasons as gpu_reasons
 from pararnn.compiler.native.backend import reasons as cpu_reasons
 from pararnn.compiler.record import Record
-from pararnn.scans.segments import Offsets, as_offsets, on_device
+from pararnn.scans.segments import as_offsets, on_device
 from pararnn.selection import Request
 from pararnn.solver.api import SHORT_CUTS, cell_problem, run
 from pararnn.solver.config import NewtonConfig
@@ -23,13 +21,13 @@ from pararnn.solver.result import SolveResult
 from pararnn.solver.truth import is_finite
 from pararnn_cfc import fused_again as again
 from pararnn_cfc.fused_gradients import attached
+from pararnn_cfc.fused_inputs import check_gaps, end_finite
 from pararnn_cfc.fused_op import AUTO, PARALLEL, newton_cfc_fused, question
 from pararnn_cfc.fused_setting import setting
 from pararnn_cfc.fused_sources import Sources, fit, weights_of
 from pararnn_cfc.fused_start import zeros
 from pararnn_cfc.fused_step import step
 from pararnn_cfc.parallel import ParaCfC
-from pararnn_cfc.time_gaps import checked
 
 
 def triton_reasons(request: Request) -> tuple[str, ...]:
@@ -106,15 +104,15 @@ def solve(
         return result
     if compiling:
         return _in_graph(engine, cell, sources, config, cu_seqlens)
-    if x.device.type == "cpu" and not float(x.detach()[..., -1].amin()) >= 0:
-        checked(x[..., -1:])
+    if x.device.type == "cpu":
+        check_gaps(x)
     chosen = setting(question(sources, ends, engine, cell.max_recurrent_norm, config.interval, config.tolerances(dtype), config.max_iters or 0))
     offsets = None if ends is None else on_device(ends, x.device)
     states, record = attached(chosen, sources, offsets)
     if engine == "triton" and x.device.type in again.DEVICES and cu_seqlens is None and guess is None:
         again.remember(cell, sources, config, h0, chosen)
     result = SolveResult.deferred(Record(chosen.plan, states, start, record, ends), states=states, plan=chosen.plan, backend=engine)
-    if x.device.type == "cpu" and not _ends_finite(states, ends):
+    if x.device.type == "cpu" and not end_finite(states, ends):
         is_finite(cell_problem(cell, x, config, h0=h0, cu_seqlens=cu_seqlens), states)
     return result
 
@@ -125,7 +123,9 @@ def _in_graph(engine: str, cell: ParaCfC, sources: Sources, config: NewtonConfig
     asked = AUTO if config.interval == "auto" else PARALLEL if config.interval == "parallel" else config.interval
     tolerances = (-1.0 if given == "auto" else given for given in (config.atol, config.rtol))
     states, record = newton_cfc_fused(*sources, cu_seqlens, cell.max_recurrent_norm, engine, asked, *tolerances, config.max_iters or 0)
-    if cu_seqlens is None:
+    if x.shape[1] == 0:
+        final = initial
+    elif cu_seqlens is None:
         final = states[:, -1]
     else:
         last = states[0, (cu_seqlens[1:] - 1).clamp(min=0)]
@@ -134,13 +134,6 @@ def _in_graph(engine: str, cell: ParaCfC, sources: Sources, config: NewtonConfig
     plan = Plan(interval=x.shape[1], length=x.shape[1], lanes=x.shape[0] * cell.d_h, reason=REASON, **facts)
     source = Record(plan, states, initial, record.unsqueeze(1), None)
     return SolveResult.deferred(source, states=states, final=final, plan=plan, backend=engine)
-
-
-def _ends_finite(states: Tensor, ends: Offsets | None) -> bool:
-    """Whether the last states are finite: whatever is not stays so to the end of its sequence."""
-    states = states.detach()
-    last = states[:, -1] if ends is None else states[0, [end - 1 for start, end in itertools.pairwise(ends) if end > start]]
-    return math.isfinite(float(last.sum()))
 
 
 def _probe(engine: str, reasons: Callable[[Request], tuple[str, ...]], device: str) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ from pararnn.compiler.solving import ADVICE
 from pararnn.errors import DifferentiationError
 from pararnn.scans.segments import Offsets, as_offsets, on_device
 from pararnn.solver.config import DEFAULT_TOLERANCES
+from pararnn_cfc.fused_inputs import check_gaps, check_sources, end_finite
 from pararnn_cfc.fused_inside import MOST_FEATURES
 from pararnn_cfc.fused_passes import gradients, solve
 from pararnn_cfc.fused_program import rounded
@@ -45,12 +46,21 @@ def newton_cfc_fused(
 
     `u` `(state,)` is limited to `bound`. `interval` is a length, `AUTO` or `PARALLEL`; `sweeps` as in `Question`, `absolute` and `relative` too, or
     negative for those of the dtype.
+
+    Raises:
+        InputError: on a CPU, a time gap is NaN or negative, or the states are not finite because the inputs are not.
     """
-    sources = Sources(x, weight, bias, u, initial)
+    sources, is_near = Sources(x, weight, bias, u, initial), x.device.type == "cpu"
     if x.numel() == 0 or initial.numel() == 0:
+        if cu_seqlens is not None:
+            as_offsets(cu_seqlens, x.shape[1])
         return _nothing(x, initial)
-    chosen, offsets = _setting(sources, cu_seqlens, bound, engine, interval, absolute, relative, sweeps)
-    states, record = solve(chosen, sources, offsets)
+    if is_near:
+        check_gaps(x)
+    chosen, ends = _setting(sources, cu_seqlens, bound, engine, interval, absolute, relative, sweeps)
+    states, record = solve(chosen, sources, None if ends is None else on_device(ends, x.device))
+    if is_near and not end_finite(states, ends):
+        check_sources(sources, states, cu_seqlens, bound)
     return states, record.amax(1)
 
 
@@ -61,7 +71,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, u: Tensor, initial: Tensor
 
 def _nothing(x: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     sequences, state = initial.shape
-    return initial.new_empty(x.shape[0], x.shape[1], state), initial.new_empty(sequences, 3, dtype=torch.float32)
+    return initial.new_empty(x.shape[0], x.shape[1], state), initial.new_zeros(sequences, 3, dtype=torch.float32)
 
 
 @torch.library.custom_op("pararnn::newton_cfc_fused_backward", mutates_args=())
@@ -86,8 +96,8 @@ def newton_cfc_fused_backward(
     sources = Sources(x, weight, bias, u, initial)
     if x.numel() == 0 or initial.numel() == 0:
         return tuple(map(_zeros, sources, needs))  # type: ignore[return-value]
-    chosen, offsets = _setting(sources, cu_seqlens, bound, engine, interval, absolute, relative, sweeps)
-    found = gradients(chosen, grad, states, sources, offsets, Needs(*needs))
+    chosen, ends = _setting(sources, cu_seqlens, bound, engine, interval, absolute, relative, sweeps)
+    found = gradients(chosen, grad, states, sources, None if ends is None else on_device(ends, x.device), Needs(*needs))
     return tuple(grad.new_empty(0) if derivative is None else derivative for derivative in found)  # type: ignore[return-value]
 
 
@@ -127,12 +137,11 @@ newton_cfc_fused_backward.register_autograd(_refuse)
 
 def _setting(
     sources: Sources, cu_seqlens: Tensor | None, bound: float | None, engine: str, interval: int, absolute: float, relative: float, sweeps: int
-) -> tuple[Setting, Tensor | None]:
+) -> tuple[Setting, Offsets | None]:
     ends = None if cu_seqlens is None else as_offsets(cu_seqlens, sources.x.shape[1])
     usual = DEFAULT_TOLERANCES[sources.initial.dtype]
     tolerances = tuple(default if given < 0 else given for given, default in zip((absolute, relative), usual, strict=True))
-    chosen = setting(question(sources, ends, engine, bound, WORDS.get(interval, interval), tolerances, sweeps))
-    return chosen, None if ends is None else on_device(ends, sources.x.device)
+    return setting(question(sources, ends, engine, bound, WORDS.get(interval, interval), tolerances, sweeps)), ends
 
 
 def question(

@@ -12,6 +12,7 @@ from pararnn.compiler.engine import Engine, Tolerance, Workload
 from pararnn.compiler.engines import engine_named
 from pararnn.compiler.program import Program
 from pararnn.compiler.solving import LIMIT
+from pararnn.distributions import CORE
 from pararnn.solver.planner import Plan
 from pararnn_cfc.fused_inside import program_inside
 from pararnn_cfc.fused_program import program
@@ -28,7 +29,7 @@ class Question(NamedTuple):
     """All that a setting follows from.
 
     Attributes:
-        engine: its name.
+        engine: what the core calls it.
         device: `"cpu"` or `"cuda"`.
         dtype: of the states.
         projected: of the projections.
@@ -105,7 +106,8 @@ class Setting:
 @functools.lru_cache(maxsize=4096)
 def setting(question: Question) -> Setting:
     """The setting that answers `question`."""
-    engine = engine_named(question.engine)
+    # Others may call theirs the same.
+    engine = engine_named(f"{CORE}:{question.engine}")
     work = Workload(
         rows=question.rows,
         length=question.length,

@@ -67,7 +67,8 @@ def fit(cell: ParaCfC, sources: Sources, sequences: int, dtype: torch.dtype, *, 
         and own.is_floating_point
         # Numbers that are to be read with another sign; in a compiled graph the operator sees to them.
         and (torch.compiler.is_compiling() or not any(source is not None and source.is_neg() for source in sources))
-        and x.numel() > 0
+        # Nothing to solve is left to the solver, which a graph cannot hold; its operator solves nothing too.
+        and (torch.compiler.is_compiling() or x.numel() > 0)
         and (not packed or x.shape[0] == 1)
     )
 

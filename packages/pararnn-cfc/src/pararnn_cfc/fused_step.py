@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from pararnn.compiler.engines import engine_named
 from pararnn.compiler.gpu import forward
+from pararnn.distributions import CORE
 from pararnn_cfc.fused_direct import addresses_of, remember
 from pararnn_cfc.fused_program import program, rounded
 from pararnn_cfc.fused_sources import Sources, constants_of, features_of, fit, projections_of, weights_of
@@ -41,7 +42,7 @@ def step(cell: ParaCfC, x: Tensor, state: Tensor) -> bool:
         return True
     rate, candidate, elapsed = projections_of(x, wx)
     given = (rate[:, 0], candidate[:, 0], elapsed[:, 0], *constants_of(sources))
-    engine_named("triton").step(steps, state, given, state)
+    engine_named(f"{CORE}:triton").step(steps, state, given, state)
     if operands is not None and state.is_contiguous():
         work = forward.arrange_step(steps, state, given, state)[0]
         if work.is_ready and not work.copies:

@@ -60,6 +60,7 @@ class ParaCfC(nn.Module):
 
     With `gate_mix="input"`, whole sequences are solved by kernels of their own where those can serve; `solve_obstacles` says why not. On a GPU these
     wait for nothing: a time gap that is NaN or negative, an error elsewhere, makes the states NaN from there on.
+    In a graph of `torch.compile` on a CPU they raise the same `InputError` as outside of one; a graph without kernels makes NaN of such a gap.
 
     Args:
         d_in: input channels, the time gap included.

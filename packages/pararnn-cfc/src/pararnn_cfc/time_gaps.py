@@ -18,10 +18,16 @@ def checked(elapsed: Tensor) -> Tensor:
     Zero counts as the shortest gap of 1e-4 s, which keeps the state to about that share of its rate; infinity is a gap after which nothing of the
     past is left.
 
+    While a graph is compiled or captured no value can be read. A negative gap then becomes NaN, and what is NaN stays so: on a CPU a kernel in the
+    graph raises `InputError` when it meets that, and otherwise the states are NaN from there on.
+
     Raises:
-        InputError: a gap is NaN or negative. Not checked while a graph is compiled or captured, where values cannot be read.
+        InputError: a gap is NaN or negative. Not checked while a graph is compiled or captured.
     """
-    if elapsed.numel() and not torch.compiler.is_compiling() and not (elapsed.is_cuda and torch.cuda.is_current_stream_capturing()):
+    gap = elapsed.clamp(SHORTEST, torch.finfo(elapsed.dtype).max)
+    if torch.compiler.is_compiling() or (elapsed.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return torch.where(elapsed >= 0, gap, torch.nan)
+    if elapsed.numel():
         low = smallest(torch.where(elapsed.isnan(), -torch.inf, elapsed.detach()))
         if low < 0:
             bad = largest(elapsed.detach().isnan().to(torch.int32)) > 0
@@ -31,4 +37,4 @@ def checked(elapsed: Tensor) -> Tensor:
                 "sort the samples by time and take differences",
                 smallest=low,
             )
-    return elapsed.clamp(SHORTEST, torch.finfo(elapsed.dtype).max)
+    return gap

@@ -53,8 +53,7 @@ def elapsed_channel(
         timespans = features.new_tensor(timespans)
     if timespans.is_complex() or timespans.dtype == torch.bool:
         raise DTypeError(f"timespans must be real numbers, got {timespans.dtype}", dtype=timespans.dtype)
-    check_timespans(timespans)
-    timespans = timespans.to(features.dtype)
+    timespans = checked_timespans(timespans, features.dtype)
     if timespans.dim() == 0:
         return timespans.expand(batch, length, 1)
     ordered = _batch_time_width(timespans, batched=batched, batch_first=batch_first)
@@ -69,18 +68,24 @@ def elapsed_channel(
     return ordered.expand(batch, length, ordered.shape[2])
 
 
-def check_timespans(timespans: Tensor) -> None:
-    """Raise `InputError` where a value is no length of time.
+def checked_timespans(timespans: Tensor, dtype: torch.dtype) -> Tensor:
+    """`timespans` in `dtype`, all of them lengths of time.
 
-    ncps lets negative values pass; the pure mode then grows without bound. The check reads one number back from the device and is left out
-    where there is none to read: while a graph is compiled or captured, and on the meta device.
+    ncps lets negative values pass; the pure mode then grows without bound. The check reads one number back from the device. Where there is none to
+    read, while a graph is compiled or captured, what is no length of time becomes NaN, and so do the states from there on.
+
+    Raises:
+        InputError: a value is negative or not finite.
     """
-    if torch.compiler.is_compiling() or timespans.is_meta or (timespans.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return
-    values = timespans.detach()
-    bad = ~((values >= 0) & (values < float("inf")))
+    spans, values = timespans.to(dtype), timespans.detach()
+    if timespans.is_meta:
+        return spans
+    good = (values >= 0) & (values < float("inf"))
+    if torch.compiler.is_compiling() or (timespans.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return torch.where(good, spans, torch.nan)
+    bad = ~good
     if not bad.any():
-        return
+        return spans
     where = tuple(bad.nonzero()[0].tolist())
     raise InputError(
         f"timespans hold {int(bad.sum())} of {bad.numel()} values that are negative or not finite, "

@@ -6,6 +6,8 @@ Programs and engines are named by text, which a graph can hold; `register` says 
 from __future__ import annotations
 
 import functools
+import math
+from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +18,12 @@ from pararnn.compiler.columns import apart, backward
 from pararnn.compiler.engine import Engine, Tolerance, Workload
 from pararnn.compiler.engines import engine_named
 from pararnn.compiler.program import Program
-from pararnn.compiler.solving import ADVICE, LIMIT
+from pararnn.compiler.solving import ADVICE, LIMIT, looks_at_once
 from pararnn.errors import CompilationError, DifferentiationError
 from pararnn.solver.planner import Plan
+from pararnn.solver.problem import Problem
+from pararnn.solver.truth import is_finite
+from pararnn.structures.diagonal import Diagonal
 
 _programs: dict[str, Program] = {}
 
@@ -56,18 +61,33 @@ def solve_op(
     absolute: float,
     relative: float,
     sweeps: int,
+    leaves: str,
 ) -> tuple[Tensor, Tensor]:
     """States `(rows, time, state)`, and the record of each sequence `(sequences, 3)`; `tensors` hold the operands, one or several side by side.
 
     `longest` is the number of steps of the longest packed sequence, 0 without packing; `interval` as in `NewtonConfig`, as text; `sweeps` limits the
-    iterations, 0 for the limit of the plan.
+    iterations, 0 for the limit of the plan. `leaves` are the names of the leaves of a drive, with commas between, which are the first of `tensors`.
+
+    Raises:
+        InputError: on a CPU, the drive or the initial state holds NaN or infinity, and the states do for that reason.
     """
     served, plan = _planned(engine, program, tensors, initial, longest, interval)
     parts = program_at(program).parts
     operands = apart(parts, tensors) if parts else tensors
     tolerance = Tolerance(absolute=absolute, relative=relative, sweeps=sweeps or max(1, min(plan.patience, LIMIT)))
     states, record = served.solve(program_at(program), operands, initial, offsets=offsets, plan=plan, tolerance=tolerance)
+    if looks_at_once(states) and not math.isfinite(states.sum().item()):
+        _look_at_inputs(states, tensors, initial, leaves)
     return states, record.amax(1)
+
+
+def _look_at_inputs(states: Tensor, tensors: Sequence[Tensor], initial: Tensor, leaves: str) -> None:
+    """Raise `InputError` where states are not finite because the inputs are not, as a solve outside of graphs does."""
+    names = leaves.split(",")
+    drive: Any = tensors[: len(names)]
+    if all(names):
+        drive = namedtuple("Drive", names)(*drive)
+    is_finite(Problem(step=lambda state, _: state, structure=Diagonal, drive=drive, initial=initial), states)
 
 
 @solve_op.register_fake
@@ -82,6 +102,7 @@ def _(
     absolute: float,
     relative: float,
     sweeps: int,
+    leaves: str,
 ) -> tuple[Tensor, Tensor]:
     rows, length = _rows_and_length(program, tensors)
     return initial.new_empty(rows, length, initial.shape[-1]), initial.new_empty(initial.shape[0], 3, dtype=torch.float32)
@@ -147,7 +168,7 @@ def _backward(ctx: Any, grad: Tensor, _record: Any) -> tuple[Any, ...]:
     needs = [tensor.requires_grad for tensor in (*tensors, initial)]
     found = iter(solve_backward_op(ctx.engine, ctx.program, grad, states, tensors, initial, offsets, ctx.longest, ctx.interval, needs))
     *gradients, start = [next(found) if needed else None for needed in needs]
-    return None, None, gradients, start, *(None for _ in range(6))
+    return None, None, gradients, start, *(None for _ in range(7))
 
 
 def _refuse(ctx: Any, *grads: Any) -> Any:

@@ -24,16 +24,25 @@ from pararnn.solver.planner import Plan
 from pararnn.solver.posing import make_problem
 from pararnn.solver.problem import Problem
 from pararnn.solver.result import SolveResult
+from pararnn.solver.sequential import walk
 
 REASON = "kernels in a graph plan when they run, for the sizes that they meet"
 
 
 class Kernel(NamedTuple):
-    """What the engine is called, what names the program, kinds of the tensors with operands, attributes of the cell; empty where no kernel serves."""
+    """The kernel that serves; empty where none does.
+
+    Attributes:
+        engine, program: what they are called.
+        kinds: of the tensors with operands, a letter each.
+        leaves: names of the leaves of the drive, which are the first of these tensors, with commas between; empty names where they have none.
+        captured: attributes of the cell that hold the rest.
+    """
 
     engine: str = ""
     program: str = ""
     kinds: str = ""
+    leaves: str = ""
     captured: tuple[tuple[str, ...], ...] = ()
 
 
@@ -72,7 +81,8 @@ def choose(cell: Any, form: Form) -> Kernel:
     if getattr(cell.step, "__self__", None) is not cell or None in paths:
         return Kernel()
     kinds = "".join(kind.value for kind in found.program.tensors)
-    return Kernel(name, register(found.program), kinds, tuple(path for path in paths if path))
+    names = ",".join(getattr(kind, "_fields", ("",) * len(leaves)))
+    return Kernel(name, register(found.program), kinds, names, tuple(path for path in paths if path))
 
 
 def _attributes(path: Path) -> tuple[str, ...] | None:
@@ -82,10 +92,14 @@ def _attributes(path: Path) -> tuple[str, ...] | None:
 
 
 def solve_in_graph(problem: Problem, config: NewtonConfig, kernel: Kernel) -> SolveResult:
-    """The solve of `problem`, not packed, by `kernel` as one node of the graph."""
+    """The solve of `problem`, not packed, by `kernel` as one node of the graph; without a step or a sequence none is launched."""
     from pararnn.compiler.ops import solve_op
 
-    engine, program, kinds, captured = kernel
+    engine, program, kinds, leaves, captured = kernel
+    initial = problem.initial[:, 0]
+    if problem.is_empty:
+        states, record = walk(problem), initial.new_zeros(problem.rows, 3, dtype=torch.float32)
+        return _result(problem, engine, states, record)
     found = [*drives.leaves(problem.drive)]
     for path in captured:
         value: Any = problem.cell
@@ -96,11 +110,15 @@ def solve_in_graph(problem: Problem, config: NewtonConfig, kernel: Kernel) -> So
     tensors = [fitted(tensor, carry, flat=kind == "c") for kind, tensor in zip(kinds, found, strict=True)]
     with torch.no_grad():
         problem.step(problem.initial[:1, 0], drives.map_timed(lambda leaf: leaf[:1, 0], problem.drive))
-    initial, length = problem.initial[:, 0], problem.length
     absolute, relative = config.tolerances(initial.dtype)
-    asked = engine, program, tensors, initial, None, 0, str(config.interval), absolute, relative, config.max_iters or 0
-    states, record = solve_op(*asked)
+    asked = engine, program, tensors, initial, None, 0, str(config.interval), absolute, relative, config.max_iters or 0, leaves
+    return _result(problem, engine, *solve_op(*asked))
+
+
+def _result(problem: Problem, engine: str, states: Tensor, record: Tensor) -> SolveResult:
+    """The result that has these states and the record `(sequences, 3)`."""
+    length, lanes = problem.length, problem.rows * problem.state_size
     facts: dict[str, Any] = {"walk": 0.0, "sweep": 0.0, "parallel": 0.0, "patience": 0, "by_autograd": False}
-    plan = Plan(interval=length, length=length, lanes=problem.rows * problem.state_size, reason=REASON, **facts)
-    source = Record(plan, states, initial, record.unsqueeze(1), None)
+    plan = Plan(interval=length, length=length, lanes=lanes, reason=REASON, **facts)
+    source = Record(plan, states, problem.initial[:, 0], record.unsqueeze(1), None)
     return SolveResult.deferred(source, states=states, plan=plan, backend=engine)

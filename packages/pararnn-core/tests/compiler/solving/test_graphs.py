@@ -94,5 +94,5 @@ def test_the_operators_are_what_they_claim_to_be(needs):
     compiled = catalogue.compiled(problem)
     operands = [operand.detach().requires_grad_(needs[0]) for operand in compiled.operands(problem)]
     initial = h0.detach().requires_grad_(needs[1])
-    asked = "native", ops.register(compiled.program), operands, initial, None, 0, "4", 1e-12, 1e-11, 0
+    asked = "native", ops.register(compiled.program), operands, initial, None, 0, "4", 1e-12, 1e-11, 0, ""
     torch.library.opcheck(ops.solve_op, asked)
