@@ -103,9 +103,14 @@ def kernels(session: nox.Session) -> None:
 @nox.session
 def oldest(session: nox.Session) -> None:
     """Test the core and its compiled cells with the oldest torch that they promise to work with; not part of `nox`."""
-    install(session, *TEST_TOOLS, "numpy", *editable("core", "cfc"))
-    install(session, OLDEST_TORCH, constraints=())
-    run_pytest(session, "packages/pararnn-core/tests", "packages/pararnn-cfc/tests", "-m", "not gpu and not integration")
+    with_another_torch(session, OLDEST_TORCH)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """Test the core and its compiled cells with the newest torch there is, whatever the constraints say of it; not part of `nox`."""
+    # What is there from an earlier run would do, unless it is asked for by an upgrade.
+    with_another_torch(session, "--upgrade", "torch")
 
 
 @nox.session
@@ -195,6 +200,13 @@ def only_argument(session: nox.Session, meaning: str) -> str:
 def run_pytest(session: nox.Session, *arguments: str, env: dict[str, str] | None = None) -> None:
     """Run pytest in two processes; arguments after `--` come last, so they win."""
     session.run("pytest", "-n", "2", *arguments, *session.posargs, env={**ONE_THREAD, **(env or {})})
+
+
+def with_another_torch(session: nox.Session, *torch: str) -> None:
+    """Test what depends most on torch, with the one that these arguments of the installer get."""
+    install(session, *TEST_TOOLS, "numpy", *editable("core", "cfc"))
+    install(session, *torch, constraints=())
+    run_pytest(session, "packages/pararnn-core/tests", "packages/pararnn-cfc/tests", "-m", "not gpu and not integration")
 
 
 def install(session: nox.Session, *arguments: str, constraints: tuple[str, ...] = ("-c", CONSTRAINTS)) -> None:

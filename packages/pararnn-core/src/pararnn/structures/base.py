@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Self
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 FORWARD_MODE = threading.RLock()
+_has_pushed = False
 
 
 class Structure(abc.ABC):
@@ -107,8 +109,22 @@ def push_forward(step: Callable[[Tensor], Tensor], state: Tensor, direction: Ten
     """`step(state)` and its derivative along `direction`, one forward-mode pass; what `linearize` of a structure is made of."""
     # Torch numbers forward-mode levels for the whole process: two threads that open and close them at once fail.
     with FORWARD_MODE:
-        value, derivative = torch.func.jvp(step, (state,), (direction,))[:2]
+        push = torch.func.jvp if _has_pushed else _push_first
+        value, derivative = push(step, (state,), (direction,))[:2]
     return value, derivative
+
+
+def _push_first(step: Callable[[Tensor], Tensor], states: tuple[Tensor], directions: tuple[Tensor]) -> tuple[Tensor, ...]:
+    """`torch.func.jvp`, without what torch has to say of itself the first time."""
+    global _has_pushed
+    # It imports rules then that it compiles by torch.jit.script, which it deprecates itself, since 2.14 for everybody to see. No caller can do
+    # anything about that, and where warnings are errors the import fails. A filter by the message would be a pattern, which torch.compile does not
+    # trace.
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pushed: tuple[Tensor, ...] = torch.func.jvp(step, states, directions)
+    _has_pushed = True
+    return pushed
 
 
 def unit_tangents(state: Tensor, size: int) -> tuple[Tensor, ...]:

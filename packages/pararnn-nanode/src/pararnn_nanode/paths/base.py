@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pararnn.errors import ConfigError, InputError
+from pararnn.structures.base import push_forward
 from pararnn_nanode.paths.precision import NO_FLOAT64, precise
 
 Span = tuple[float, float]
@@ -78,8 +79,12 @@ class WeightPath(nn.Module, abc.ABC):
     def derivative(self, t: Moment) -> Tensor:
         """`dW/dt` with the shape of `at(t)`; zero inside the pieces of a piecewise path."""
         times = self._times(t)
-        slopes: Tensor = torch.func.jvp(self.grid, (times,), (torch.ones_like(times),))[1]
-        return slopes
+        along = torch.ones_like(times)
+        if torch.compiler.is_compiling():
+            # What `push_forward` locks cannot be traced, and a graph needs no lock.
+            slopes: Tensor = torch.func.jvp(self.grid, (times,), (along,))[1]
+            return slopes
+        return push_forward(self.grid, times, along)[1]
 
     def edges(self) -> tuple[float, ...]:
         """Times inside the span at which the weights jump, so that no step of an adaptive method crosses one."""
