@@ -25,9 +25,10 @@ def reference():
 
 
 def triton():
-    pytest.importorskip("triton")
     from pararnn.compiler.gpu.backend import engine
 
+    if reasons := engine().reasons(Request.of("solve", device="cpu" if INTERPRETED else "cuda")):
+        pytest.skip(" ".join(reasons))
     return engine()
 
 
