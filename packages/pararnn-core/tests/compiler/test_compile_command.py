@@ -212,6 +212,11 @@ class Wide(Imported):
 
 class Said(Wide):
     input_size = 7
+
+
+class Mistaken(Said):
+    def step(self, state, drive):
+        return state + no_such_name
 """
 
 
@@ -232,6 +237,13 @@ def test_a_cell_that_is_not_installed_is_found_in_a_module_here(own, attribute):
     assert document["compiles"]
     assert document["origins"] == ["drive", "self.weight"]
     assert sys.path == before
+
+
+def test_a_mistake_in_the_step_is_one_sentence_with_its_place(own):
+    result = own("my_own_cells:Mistaken")
+    assert result.exit_code == 2
+    assert "fails (NameError: name 'no_such_name' is not defined; my_own_cells.py, line " in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_file_does_for_the_module(own):

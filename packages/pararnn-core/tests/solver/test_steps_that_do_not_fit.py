@@ -68,12 +68,12 @@ def forgotten(state, gates):
 
 WRONG = {
     too_wide: (
-        r"step of Stepping, whose state_size is 4, fails on states \(2, 8, 4\).*drive leaves keep \(2, 8, 4\), candidate \(2, 8, 4\): "
+        r"step of Stepping, whose state_size is 4, fails on states \(2, 2, 4\).*drive leaves keep \(2, 2, 4\), candidate \(2, 2, 4\): "
         r"RuntimeError: The size of tensor a \(4\) must match the size of tensor b \(8\).*compare the last sizes"
     ),
-    from_the_front: r"fails on states \(2, 8, 4\).*it takes states \(2, 4\), so it counts dimensions from the front; .* dim=-1",
-    widened: r"makes a state \(2, 8, 8\) in torch.float64 from one \(2, 8, 4\) .*it must keep shape and dtype: compare the last sizes",
-    in_half: r"makes a state \(2, 8, 4\) in torch.float16 .*: is its drive of the state's dtype\?",
+    from_the_front: r"fails on states \(2, 2, 4\).*it takes states \(2, 4\), so it counts dimensions from the front; .* dim=-1",
+    widened: r"makes a state \(2, 2, 8\) in torch.float64 from one \(2, 2, 4\) .*it must keep shape and dtype: compare the last sizes",
+    in_half: r"makes a state \(2, 2, 4\) in torch.float16 .*: is its drive of the state's dtype\?",
     output_too: "the step of Stepping returned a tuple; it must return the next state, one tensor",
     forgotten: "the step of Stepping returned None, as without a return; it must return the next state",
 }

@@ -21,6 +21,8 @@ from pararnn.compiler.engine import Engine
 from pararnn.compiler.engines import engine_named, engines
 from pararnn.compiler.explaining import Explanation, explained
 from pararnn.compiler.storages import short
+from pararnn.errors import CellError, ParaRNNError
+from pararnn.examples import told
 
 
 @click.command(name="compile")
@@ -38,7 +40,12 @@ def compile_(ctx: click.Context, name: str, show: bool, engine: str | None, dtyp
     """
     asked = [*engines()] if engine is None else [(engine, engine_named(engine))]
     cell, x = cell_named(name, getattr(torch, dtype))
-    found = explained(cell, x, name=name, asked=asked)
+    try:
+        found = explained(cell, x, name=name, asked=asked)
+    except ParaRNNError:
+        raise
+    except Exception as error:
+        raise CellError(f"the cell {name} fails ({told(error)}); mend that first") from error
     sources = _sources(found, asked) if show else {}
     if json_only:
         click.echo(json.dumps(_document(found, sources), indent=2))

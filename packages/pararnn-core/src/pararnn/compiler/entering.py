@@ -5,6 +5,7 @@ Code of PyTorch and of the standard library counts as fixed.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -12,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pararnn.cell import Drive
 from pararnn.compiler.places import Replaced, places
-from pararnn.compiler.surroundings import in_a_thread, takes_sequences, without_data, without_numbers
+from pararnn.compiler.surroundings import in_a_thread, without_data, without_numbers
 from pararnn.solver import drive as drives
-from pararnn.solver.truth import check_one_step, keeps
+from pararnn.solver.truth import check_one_step
 
 # PyTorch, what it is made with, and the standard library.
 FOREIGN = frozenset((*sys.stdlib_module_names, "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "typing_extensions", "")) - {"__main__"}
@@ -46,40 +47,36 @@ def functions_entered(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, 
     """The functions that `step` and its derivative enter, but those of the standard library and of PyTorch; layers of PyTorch count.
 
     Raises:
-        CellError: the step gives no next state, with numbers neither.
+        CellError: the step gives no next state of what it gets.
     """
+    # With numbers first: a table that anything makes at its first call, for all further ones, has to hold some.
+    if not torch.compiler.is_compiling() and not (initial.is_cuda and torch.cuda.is_current_stream_capturing()):
+        _take_with_numbers(step, initial, drive)
     entered: dict[types.CodeType, Entered] = {}
-    # With numbers first: a table that anything makes at its first call, for all further ones, has to hold some. A graph that is compiled has none.
-    fault = None if torch.compiler.is_compiling() else _fault(step, initial, drive)
 
-    def run() -> bool:
-        with without_numbers():
-            try:
-                # What the step keeps, and the gradients of what it reads, stay in the copies.
-                tensors = {place.path: _like(place.tensor) for place in places(step)}
-                copy = Replaced(step, tensors)
-                state, leaves = without_data(initial, drive)
-                value = _noted(lambda: copy.step(state, leaves), copy, entered)
-                if _runs_python(value.grad_fn) or any("register_hook" in one.names for one in entered.values()):
-                    total, sources = value.sum(), [one for one in (state, *drives.leaves(leaves), *tensors.values()) if _is_variable(one)]
-                    _noted(lambda: torch.autograd.grad(total, sources, allow_unused=True), copy, entered)
-                return keeps(value, state) and takes_sequences(step, initial, drive)
-            except Exception:
-                return False
+    def run() -> None:
+        # What goes wrong for want of numbers is told by tracing, which enters the same functions.
+        with without_numbers(), contextlib.suppress(Exception):
+            # What the step keeps, and the gradients of what it reads, stay in the copies.
+            tensors = {place.path: _like(place.tensor) for place in places(step)}
+            copy = Replaced(step, tensors)
+            state, leaves = without_data(initial, drive)
+            total = _noted(lambda: copy.step(state, leaves), copy, entered).sum()
+            if _runs_python(total.grad_fn) or any("register_hook" in one.names for one in entered.values()):
+                sources = [one for one in (state, *drives.leaves(leaves), *tensors.values()) if _is_variable(one)]
+                _noted(lambda: torch.autograd.grad(total, sources, allow_unused=True), copy, entered)
 
-    # What goes wrong for want of numbers alone is told by tracing, which enters the same functions.
-    if not in_a_thread(run) and fault is not None:
-        raise fault
+    in_a_thread(run)
     return [one for one in entered.values() if one.module != __name__ and (not is_foreign(one.module) or _is_layer(one.module))]
 
 
-def _fault(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, drive: Drive) -> Exception | None:
-    """What a step raises that a copy of its cell takes with numbers."""
+def _take_with_numbers(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, drive: Drive) -> None:
+    """Take a step, in a copy of its cell with buffers of its own; where there can be none, or the step does without it, in the cell."""
     try:
-        check_one_step(Replaced(step, {}).step, initial, drive)
-    except Exception as error:
-        return error
-    return None
+        buffers = {place.path: place.tensor.detach().clone() for place in places(step) if not isinstance(place.tensor, nn.Parameter)}
+        check_one_step(Replaced(step, buffers).step, initial, drive)
+    except Exception:
+        check_one_step(step, initial, drive)
 
 
 def is_foreign(module: str) -> bool:

@@ -59,6 +59,8 @@ class StepIdentity:
             return None
         try:
             cell: Any = step.__self__
+            if isinstance(cell, type):
+                return None
             return Watch(cell, step.__func__, self._reading)
         except UnwatchableError:
             return None

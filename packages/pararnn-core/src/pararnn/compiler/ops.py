@@ -86,7 +86,7 @@ def _look_at_inputs(states: Tensor, tensors: Sequence[Tensor], initial: Tensor, 
     names = leaves.split(",")
     drive: Any = tensors[: len(names)]
     if all(names):
-        drive = namedtuple("Drive", names)(*drive)
+        drive = namedtuple("Drive", names, rename=True)(*drive)
     is_finite(Problem(step=lambda state, _: state, structure=Diagonal, drive=drive, initial=initial), states)
 
 

@@ -7,15 +7,12 @@ import contextvars
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-
-from pararnn.compiler.places import Replaced
-from pararnn.solver.truth import keeps
 
 _Result = TypeVar("_Result")
 # Threads in which steps are looked at.
@@ -119,26 +116,17 @@ def _unlogged() -> Iterator[None]:
         _LOGGER.removeFilter(is_heard)
 
 
-def without_data(initial: Tensor, drive: Any, lead: Sequence[int] = (1,)) -> tuple[Tensor, Any]:
-    """A state and the drive of one step, `(*lead, ...)`, from states `(..., state)` and the drive of a sequence."""
-    state = torch.empty((*lead, initial.shape[-1]), dtype=initial.dtype, device=initial.device, requires_grad=True)
-    leaves = [_first(leaf, lead) for leaf in ((drive,) if isinstance(drive, Tensor) else drive)]
+def without_data(initial: Tensor, drive: Any) -> tuple[Tensor, Any]:
+    """A state and the drive of one step, `(1, ...)`, from states `(..., state)` and the drive of a sequence."""
+    state = torch.empty((1, initial.shape[-1]), dtype=initial.dtype, device=initial.device, requires_grad=True)
+    leaves = [_first(leaf) for leaf in ((drive,) if isinstance(drive, Tensor) else drive)]
     if isinstance(drive, Tensor):
         return state, leaves[0]
     return state, drive._make(leaves) if hasattr(drive, "_make") else tuple(leaves)
 
 
-def takes_sequences(step: Callable[[Tensor, Any], Tensor], initial: Tensor, drive: Any) -> bool:
-    """Whether `step` makes states `(batch, time, state)` of such states, as it has to without kernels; to be asked where tensors have no data.
-
-    A copy of its cell runs, so that nothing of these shapes is left in what the step may set.
-    """
-    state, leaves = without_data(initial, drive, lead=(3, 5))
-    return keeps(Replaced(step, {}).step(state, leaves), state)
-
-
-def _first(leaf: Tensor | None, lead: Sequence[int]) -> Tensor | None:
+def _first(leaf: Tensor | None) -> Tensor | None:
     if leaf is None:
         return None
-    shape = (*lead, *leaf.shape[2:]) if leaf.ndim >= 3 else leaf.shape
+    shape = (1, *leaf.shape[2:]) if leaf.ndim >= 3 else leaf.shape
     return torch.empty(shape, dtype=leaf.dtype, device=leaf.device, requires_grad=leaf.is_floating_point() or leaf.is_complex())

@@ -115,7 +115,7 @@ def _plan(problem: Problem, config: NewtonConfig, longest: int) -> Plan:
         return Plan(interval=longest, walk=walk, sweep=sweep, parallel=walk, patience=0, reason="the sequence is too short to be cut", **facts)
     insists = config.interval == "parallel"
     verdict = compared(
-        f"a parallel solve with intervals of {best} steps", f"{parallel * 1e3:.1f} ms", f"{walk * 1e3:.1f} ms", insists and parallel >= walk
+        f"a parallel solve with intervals of {best} steps", f"{parallel * 1e3:.1f} ms", f"{walk * 1e3:.1f} ms", insists and parallel > walk
     )
     interval = best if parallel < walk or insists else longest
     patience = max(3, min(FORCED_PATIENCE, int(walk / sweep)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import re
 import weakref
 from typing import Any
 
@@ -20,6 +21,8 @@ from pararnn.structures.base import push_forward
 # Disagreement allowed between the declared Jacobian and the derivative of the step, relative to its largest entry.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2, torch.bfloat16: 0.2, torch.float16: 0.1}
 
+# What PyTorch says where tensors do not go together.
+OF_FORM = re.compile(r"siz|shape|dim|broadcast|expand|dtype|device|out of range|out of bounds|to unpack")
 # A cell is checked in its first solves, and in one of so many after that.
 ALWAYS, EACH = 4, 8
 # How often each cell was solved, by what it claims: the same step may be solved under another structure, or by another formula.
@@ -38,11 +41,9 @@ def check_structure(problem: Problem) -> None:
     if problem.length == 0 or problem.rows == 0:
         return
     turn = _count(problem)
-    if not problem.exact:
-        if turn == 1:
-            check_one_step(problem.step, problem.initial, problem.drive)
-        return
-    if turn > ALWAYS and turn % EACH:
+    if turn == 1:
+        check_one_step(problem.step, problem.initial, problem.drive)
+    if not problem.exact or (turn > ALWAYS and turn % EACH):
         return
     with torch.no_grad():
         state, drive, wave = _some(problem.initial, problem.drive, problem.length, turn)
@@ -52,14 +53,21 @@ def check_structure(problem: Problem) -> None:
 
 
 def check_one_step(step: Step, initial: Tensor, drive: Drive) -> None:
-    """Take one step from a few states `(rows, times, state)` of a problem that starts at `initial` and is driven by `drive`.
+    """Take a step from where a problem starts, `initial` `(rows, 1, state)`, with the first samples of its drive; random numbers go on as before.
 
     Raises:
-        CellError: the step fails on the shapes it is given, or gives something else than states of this shape and dtype.
+        CellError: the step fails on the shapes it is given, or gives something else than states of this shape and dtype. Mistakes in Python are
+            raised as they are; what a step objects to for other reasons is for the solve to raise.
     """
-    with torch.no_grad(), torch.autocast(initial.device.type, enabled=False):
-        state, some, _ = _some(initial, drive, drives.batch_and_length(drive)[1], turn=1)
-        _next(step, state, some, type(getattr(step, "__self__", step)).__name__)
+    times = min(2, drives.batch_and_length(drive)[1])
+    devices = [initial.device] if initial.is_cuda else []
+    with torch.no_grad(), torch.autocast(initial.device.type, enabled=False), torch.random.fork_rng(devices):
+        try:
+            state = initial[:2, :1].detach().repeat(1, times, 1)
+            some = drives.map_timed(lambda leaf: leaf[:2, :times].detach(), drive)
+            _next(step, state, some, type(getattr(step, "__self__", step)).__name__)
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            return
 
 
 def keeps(value: Any, state: Tensor) -> bool:
@@ -82,7 +90,8 @@ def _next(step: Step, state: Tensor, drive: Drive, name: str) -> Tensor:
     try:
         value = step(state, drive)
     except (RuntimeError, IndexError, ValueError) as error:
-        if isinstance(error, (ParaRNNError, torch.cuda.OutOfMemoryError)):
+        # What else a step objects to is its own affair.
+        if isinstance(error, (ParaRNNError, torch.cuda.OutOfMemoryError)) or not OF_FORM.search(str(error)):
             raise
         raise CellError(
             f"the step of {name}, whose state_size is {state.shape[-1]}, fails on states {tuple(state.shape)}, (batch, time, state), with "

@@ -171,7 +171,7 @@ def plan(program: Program, work: Workload, interval: int | Literal["auto", "para
     best = min(candidates, key=lambda steps: costs.parallel(launch_for(program, work, steps, packed=packed)))
     parallel = costs.parallel(launch_for(program, work, best, packed=packed))
     insists, what = interval == "parallel", f"going through intervals of {best} steps about {costs.sweeps + 1} times"
-    reason = compared(what, f"{parallel * 1e6:.0f} us", f"{walk * 1e6:.0f} us", insists and parallel >= walk)
+    reason = compared(what, f"{parallel * 1e6:.0f} us", f"{walk * 1e6:.0f} us", insists and parallel > walk)
     if insists or parallel < walk:
         return planned(best, reason, parallel)
     return planned(work.longest, reason)

@@ -87,7 +87,7 @@ def plan(program: Program, work: Workload, interval: int | Literal["auto", "para
     patience = max(3, min(FORCED_PATIENCE, int(walk / sweep)))
     insists = interval == "parallel"
     reason = compared(
-        f"a parallel solve with intervals of {size} steps", f"{parallel * 1e3:.2f} ms", f"{walk * 1e3:.2f} ms", insists and parallel >= walk
+        f"a parallel solve with intervals of {size} steps", f"{parallel * 1e3:.2f} ms", f"{walk * 1e3:.2f} ms", insists and parallel > walk
     )
     chosen = size if parallel < walk or insists else longest
     return Plan(interval=chosen, walk=walk, sweep=sweep, parallel=parallel, patience=patience, reason=reason, **facts)
