@@ -1,4 +1,4 @@
-"""Which functions a step enters: it runs once on tensors without data, in copies of its cell, and they are noted.
+"""Which functions a step enters: it runs once with numbers and once on tensors without data, in copies of its cell, and they are noted.
 
 Code of PyTorch and of the standard library counts as fixed.
 """
@@ -71,7 +71,7 @@ def functions_entered(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, 
 
 
 def _take_with_numbers(step: Callable[[Tensor, Drive], Tensor], initial: Tensor, drive: Drive) -> None:
-    """Take a step, in a copy of its cell with buffers of its own; where there can be none, or the step does without it, in the cell."""
+    """Take a step in a copy of its cell with buffers of its own; where that fails, which may be for want of the cell itself, in the cell."""
     try:
         buffers = {place.path: place.tensor.detach().clone() for place in places(step) if not isinstance(place.tensor, nn.Parameter)}
         check_one_step(Replaced(step, buffers).step, initial, drive)
