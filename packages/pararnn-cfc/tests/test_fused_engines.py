@@ -26,12 +26,7 @@ everywhere = pytest.mark.parametrize("place", PLACES)
 CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _shared_cache(tmp_path_factory):
-    """One folder for all tests: each library takes a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARARNN_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from pararnn.registry import Registry, using
 from pararnn.specs import BackendSpec
 from pararnn_cfc import ParaCfC, fused_setting
 
-pytestmark = pytest.mark.skipif(bool(toolchain.reasons()), reason="there is no compiler")
+pytestmark = [pytest.mark.skipif(bool(toolchain.reasons()), reason="there is no compiler"), pytest.mark.usefixtures("shared_cache")]
 
 GENERAL = NewtonConfig(backend="pararnn-core:native")
 LAYERS = [
@@ -24,14 +24,6 @@ LAYERS = [
     pytest.param({"gate_mix": "diag_h"}, {}, id="diag_h"),
 ]
 layers = pytest.mark.parametrize(("cell", "options"), LAYERS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shared_cache(tmp_path_factory):
-    """One folder for all tests: each library takes a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARARNN_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
 
 
 @pytest.fixture(autouse=True)

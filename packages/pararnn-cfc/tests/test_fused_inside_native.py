@@ -10,15 +10,7 @@ from pararnn_cfc.fused_op import question
 from pararnn_cfc.fused_setting import setting
 from pararnn_cfc.fused_sources import Sources
 
-pytestmark = pytest.mark.skipif(bool(toolchain.reasons()), reason="nothing can be compiled here")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shared_cache(tmp_path_factory):
-    """One folder for all tests: each library takes a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARARNN_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+pytestmark = [pytest.mark.skipif(bool(toolchain.reasons()), reason="nothing can be compiled here"), pytest.mark.usefixtures("shared_cache")]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pararnn import NewtonConfig, newton_apply
 from pararnn.compiler import catalogue
 from pararnn.compiler.native import backend
 from pararnn.selection import Request, clear_cache
-from pararnn.solver import again, api
+from pararnn.solver import again
 
 STATE = 3
 PLACES = ["reference"] if backend.engine().reasons(Request.of("solve")) else ["reference", "native"]
@@ -31,20 +31,6 @@ def config(request, monkeypatch):
     yield NewtonConfig(backend="native")
     clear_cache()
     again.forget()
-
-
-@pytest.fixture
-def recognised(monkeypatch):
-    """Whether each solve so far was recognised."""
-    seen, attempt = [], again.attempt
-
-    def noting(*args, **options):
-        found = attempt(*args, **options)
-        seen.append(found[0] is not None)
-        return found
-
-    monkeypatch.setattr(api, "attempt", noting)
-    return seen
 
 
 class Squash(nn.Module):

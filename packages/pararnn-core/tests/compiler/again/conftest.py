@@ -8,7 +8,7 @@ from pararnn import NewtonConfig
 from pararnn.compiler.native import backend
 from pararnn.conformance.by_address import launch_by_address
 from pararnn.selection import clear_cache
-from pararnn.solver import again, api
+from pararnn.solver import again
 
 
 @pytest.fixture
@@ -39,17 +39,3 @@ def place(request, monkeypatch):
 @pytest.fixture
 def config(place):
     return NewtonConfig(backend=place[0])
-
-
-@pytest.fixture
-def recognised(monkeypatch):
-    """Whether each solve so far was recognised."""
-    seen, attempt = [], again.attempt
-
-    def noting(*args, **options):
-        found = attempt(*args, **options)
-        seen.append(found[0] is not None)
-        return found
-
-    monkeypatch.setattr(api, "attempt", noting)
-    return seen
